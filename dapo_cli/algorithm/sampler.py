@@ -1,0 +1,145 @@
+"""Dynamic sampling, Eq. 11: rounds of prompts until the batch is full of informative groups."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dapo_cli.config.schema import OnCap, SamplerConfig, Surplus
+from dapo_cli.errors import RunStopped
+from dapo_cli.types import Group, Prompt, ScoredGroup, scored_group_from_dict, scored_group_to_dict
+
+
+class Stream(Protocol):
+    """An endless, resumable stream of prompts."""
+
+    def take(self, count: int) -> list[Prompt]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def round_size(missing: int, expected_yield: float, oversample: float, cap: int) -> int:
+    """Prompts to try so that `missing` informative groups are to be expected, at most `cap`.
+
+    >>> round_size(16, expected_yield=0.5, oversample=1.25, cap=100)
+    40
+    """
+    if expected_yield * cap <= missing * oversample:
+        return cap
+    return math.ceil(missing * oversample / expected_yield)
+
+
+class DynamicSampler:
+    """Fills a step's batch from one prompt stream.
+
+    Acceptance is in stream order, so that the batch does not depend on which completions finish first. All decisions
+    are functions of `state_dict()` and the verdicts, so a resumed run decides alike.
+    """
+
+    def __init__(self, config: SamplerConfig, groups_per_step: int, stream: Stream) -> None:
+        self.config = config
+        self.groups_per_step = groups_per_step
+        self.stream = stream
+        self.carried: list[ScoredGroup] = []
+        # Discounted counts of informative and of judged groups; the prior weighs as much as one batch.
+        self._informative = config.initial_yield * groups_per_step
+        self._judged = float(groups_per_step)
+        self.begin_step(0)
+
+    @property
+    def expected_yield(self) -> float:
+        """Share of informative groups to expect, 0 to 1."""
+        return self._informative / self._judged
+
+    def begin_step(self, step: int) -> None:
+        """Drop carried groups that are too old by now; nothing judged yet."""
+        self.step = step
+        fresh = [group for group in self.carried if step - group.born_step <= self.config.max_staleness]
+        self.dropped_stale = len(self.carried) - len(fresh)
+        self.carried = fresh
+        self.kept: list[Group] = []
+        self.rounds = self.num_judged = self.num_informative = self.num_surplus = 0
+        self.batch_ages: list[int] = []
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.groups_per_step - len(self.carried) - len(self.kept))
+
+    def next_prompts(self) -> list[Prompt]:
+        """The next round's prompts; empty when the batch is full or the rounds are used up.
+
+        Raises RunStopped at the cap of rounds when the recipe asks for it.
+        """
+        if not self.missing:
+            return []
+        if self.rounds == self.config.max_rounds:
+            if self.config.on_cap is OnCap.stop:
+                raise RunStopped(
+                    f"step {self.step}: {self.missing} of {self.groups_per_step} groups are missing after "
+                    f"{self.rounds} rounds ({self.num_informative} of {self.num_judged} groups were informative). "
+                    "Raise sampler.max_rounds or sampler.max_prompts_per_round, or set sampler.on_cap=train_short, and "
+                    "resume with --allow-changes."
+                )
+            return []
+        if self.config.dynamic:
+            count = round_size(
+                self.missing, self.expected_yield, self.config.oversample, self.config.max_prompts_per_round
+            )
+        else:
+            count = min(self.missing, self.config.max_prompts_per_round)
+        return self.stream.take(count)
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Take in a round's judged groups, in stream order; uninformative ones leave here."""
+        informative = [group for group in groups if group.informative]
+        self.rounds += 1
+        self.num_judged += len(groups)
+        self.num_informative += len(informative)
+        self._informative = self.config.yield_memory * self._informative + len(informative)
+        self._judged = self.config.yield_memory * self._judged + len(groups)
+        self.kept += informative if self.config.dynamic else groups
+
+    def take(self) -> list[Group]:
+        """The groups of this step that need pi_old: those of the batch and, where surplus is carried, the rest."""
+        if self.config.surplus is Surplus.carry:
+            return self.kept
+        return self.kept[: max(0, self.groups_per_step - len(self.carried))]
+
+    def batch(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """The step's batch in stream order, oldest first; `scored` are the groups of `take()`. What is beyond it is
+        carried to the next step."""
+        queue = [*self.carried, *scored]
+        batch = queue[: self.groups_per_step]
+        self.num_surplus = len(self.carried) + len(self.kept) - len(batch)
+        self.carried = queue[self.groups_per_step :]
+        self.batch_ages = [self.step - group.born_step for group in batch]
+        return batch
+
+    def metrics(self) -> dict[str, float | int | None]:
+        """Counts of the step, valid after `batch`."""
+        carried_ages = [age for age in self.batch_ages if age > 0]
+        return {
+            "sampler/informative_rate": self.num_informative / self.num_judged if self.num_judged else None,
+            "sampler/rounds": self.rounds,
+            "sampler/prompts": self.num_judged,
+            "sampler/kept": len(self.batch_ages),
+            "sampler/surplus": self.num_surplus,
+            "sampler/short": self.groups_per_step - len(self.batch_ages),
+            "sampler/carried": len(carried_ages),
+            "sampler/carried_age": sum(carried_ages) / len(carried_ages) if carried_ages else None,
+            "sampler/dropped_stale": self.dropped_stale,
+            "sampler/yield_estimate": self.expected_yield,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; complete at the end of a step."""
+        return {
+            "stream": self.stream.state_dict(),
+            "informative": self._informative,
+            "judged": self._judged,
+            "carried": [scored_group_to_dict(group) for group in self.carried],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stream.load_state_dict(state["stream"])
+        self._informative, self._judged = state["informative"], state["judged"]
+        self.carried = [scored_group_from_dict(group) for group in state["carried"]]

@@ -1,0 +1,166 @@
+"""Recipe -> parts: one `match` a group, the only registry."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from dapo_cli.algorithm.objective import Clip
+from dapo_cli.algorithm.sampler import DynamicSampler
+from dapo_cli.checkpoint import Checkpoints
+from dapo_cli.config.load import LoadedRecipe
+from dapo_cli.config.schema import (
+    DataConfig,
+    MathReward,
+    Recipe,
+    RewardConfig,
+    TransformersRollout,
+    WandbMode,
+)
+from dapo_cli.config.schema import (
+    SingleLearner as SingleLearnerConfig,
+)
+from dapo_cli.data.prompts import make_prompts
+from dapo_cli.data.questions import load_questions
+from dapo_cli.data.stream import PromptStream
+from dapo_cli.errors import UserError
+from dapo_cli.learner.single import Objective, SingleLearner
+from dapo_cli.pretrained import Pretrained, load_weights, open_pretrained
+from dapo_cli.protocols import Learner, RolloutEngine, Tracker, Verifier
+from dapo_cli.reward.overlong import SoftOverlong
+from dapo_cli.rollout.transformers_engine import TransformersEngine
+from dapo_cli.tracking.console import console_tracker
+from dapo_cli.tracking.file_tracker import FileTracker
+from dapo_cli.tracking.manifest import Manifest, build_manifest
+from dapo_cli.tracking.provenance import Code
+from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.trackers import Trackers
+from dapo_cli.train import Parts
+from dapo_cli.types import Prompt
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a run reads, checked and fingerprinted, before any weight is loaded or file written."""
+
+    pretrained: Pretrained
+    prompts: list[Prompt]
+    eval_prompts: list[Prompt]
+    data_record: list[dict[str, Any]]
+
+
+def read_inputs(recipe: Recipe) -> Inputs:
+    """Raises UserError for data or a model that cannot serve, and for sequences longer than the model's context."""
+    pretrained = open_pretrained(recipe.model)
+    _check_context("", recipe.data, recipe.sampling.max_tokens, pretrained)
+    prompts, record = _read_prompts("data", recipe.data, pretrained)
+    eval_prompts: list[Prompt] = []
+    records = [record]
+    if recipe.eval.data is not None:
+        _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, pretrained)
+        eval_prompts, record = _read_prompts("eval.data", recipe.eval.data, pretrained)
+        records.append(record)
+    return Inputs(pretrained, prompts, eval_prompts, records)
+
+
+def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Inputs, code: Code) -> Manifest:
+    return build_manifest(
+        recipe=recipe_tree,
+        origins=loaded.origins,
+        code=code,
+        data=inputs.data_record,
+        model=inputs.pretrained.record,
+        seeds={"run": loaded.recipe.run.seed},
+    )
+
+
+def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, tracker: Tracker) -> Parts:
+    verifier = build_verifier(recipe.reward)  # first: its workers start while the weights load
+    model = load_weights(inputs.pretrained, recipe.model)
+    learner = _build_learner(recipe, model, inputs.pretrained.tokenizer)
+    return Parts(
+        recipe=recipe,
+        engine=_build_engine(recipe, model, inputs.pretrained.tokenizer),
+        learner=learner,
+        verifier=verifier,
+        shaper=SoftOverlong(recipe.overlong, recipe.sampling.max_tokens),
+        sampler=DynamicSampler(
+            recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(inputs.prompts, recipe.run.seed)
+        ),
+        tracker=tracker,
+        checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep),
+        eval_prompts=inputs.eval_prompts,
+    )
+
+
+def build_verifier(config: RewardConfig) -> Verifier:
+    match config:
+        case MathReward():
+            from dapo_cli.reward.pool import VerifierPool
+
+            return VerifierPool(config.workers, config.timeout_s)
+        case _:
+            raise AssertionError(f"no verifier for {type(config).__name__}")
+
+
+def _build_engine(recipe: Recipe, model: Any, tokenizer: Any) -> RolloutEngine:
+    match recipe.rollout:
+        case TransformersRollout(max_batch_completions=max_batch_completions):
+            return TransformersEngine(model, tokenizer, max_batch_completions)
+        case _:
+            raise AssertionError(f"no engine for {type(recipe.rollout).__name__}")
+
+
+def _build_learner(recipe: Recipe, model: Any, tokenizer: Any) -> Learner:
+    algorithm = recipe.algorithm
+    objective = Objective(
+        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip),
+        temperature=recipe.sampling.temperature,
+        filter_truncated=recipe.overlong.filter_truncated,
+    )
+    match recipe.learner:
+        case SingleLearnerConfig():
+            return SingleLearner(model, tokenizer, objective, recipe.optimizer, recipe.learner)
+        case _:
+            raise AssertionError(f"no learner for {type(recipe.learner).__name__}")
+
+
+def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tuple[list[Prompt], dict[str, Any]]:
+    try:
+        questions, report = load_questions(data)
+        prompts = make_prompts(questions, pretrained.tokenizer, data, report)
+    except UserError as error:
+        raise UserError(f"{section}: {error}") from error
+    uids = hashlib.sha256("\n".join(prompt.uid for prompt in prompts).encode()).hexdigest()
+    record = {
+        "section": section,
+        "source": report.source,
+        "rows": report.rows,
+        "duplicates": report.duplicates,
+        "conflicting": report.conflicting,
+        "too_long": report.too_long,
+        "prompts": len(prompts),
+        "uids_sha256": uids,
+        "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
+    }
+    return prompts, record
+
+
+def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: Pretrained) -> None:
+    longest = data.max_prompt_tokens + max_tokens
+    if longest > pretrained.context:
+        raise UserError(
+            f"{section}data.max_prompt_tokens + {section}sampling.max_tokens = {data.max_prompt_tokens} + {max_tokens} "
+            f"= {longest} tokens, but the model's context is {pretrained.context}: lower one of them"
+        )
+
+
+def build_tracker(recipe: Recipe, folder: RunFolder, manifest: Manifest) -> Tracker:
+    trackers: list[Tracker] = [
+        FileTracker(folder, recipe.tracking.rollouts_per_step),
+        console_tracker(recipe.run.steps),
+    ]
+    if recipe.tracking.wandb is not WandbMode.disabled:
+        from dapo_cli.tracking.wandb_tracker import WandbTracker
+
+        trackers.append(WandbTracker(folder, manifest, recipe.tracking))
+    return Trackers(trackers)

@@ -1,0 +1,96 @@
+"""Checkpoints: written whole or not at all, pruned to a number, restored exactly."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from dapo_cli.errors import UserError
+from dapo_cli.protocols import Learner, Sampler
+from dapo_cli.tracking.files import sync_folder
+
+STEP_FOLDER = re.compile(r"step_(\d+)")
+UNFINISHED = ".unfinished"
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run: `step_000012/` holds model.safetensors, optimizer.pt and state.json (the
+    sampler: stream position, running yield, carried groups; the random state of torch).
+
+    A checkpoint is written beside its final name, flushed to disk and then renamed, so that a folder named after a
+    step is always complete.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := STEP_FOLDER.fullmatch(name)))
+
+    def save(self, step: int, learner: Learner, sampler: Sampler) -> None:
+        """Raises OSError (a full disk) after removing what was half-written; the older checkpoints stay."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        final = self._path(step)
+
+        def write(folder: Path) -> None:
+            learner.save(folder)
+            state = {
+                "step": step,
+                "sampler": sampler.state_dict(),
+                "torch_rng": torch.get_rng_state().numpy().tobytes().hex(),
+            }
+            (folder / "state.json").write_text(json.dumps(state))
+
+        write_folder_atomically(final, write)
+        for old in self.steps()[: -self.keep]:
+            shutil.rmtree(self._path(old))
+
+    def restore(self, learner: Learner, sampler: Sampler) -> int:
+        """Load the newest checkpoint; returns its step, 0 where there is none."""
+        steps = self.steps()
+        if not steps:
+            return 0
+        folder = self._path(steps[-1])
+        try:
+            state = json.loads((folder / "state.json").read_text())
+            learner.load(folder)
+            sampler.load_state_dict(state["sampler"])
+            torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch_rng"]), dtype=torch.uint8))
+        except Exception as error:
+            raise UserError(
+                f"{folder}: the checkpoint does not load ({type(error).__name__}: {error}). "
+                "Remove this folder to resume from the checkpoint before it."
+            ) from error
+        return state["step"]
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:06d}"
+
+
+def write_folder_atomically(final: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder that takes the name `final` only once everything is on disk; an existing one is
+    replaced."""
+    unfinished = final.with_name(final.name + UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        write(unfinished)
+        for file in unfinished.iterdir():
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
+        sync_folder(unfinished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(unfinished, final)
+    sync_folder(final.parent)

@@ -1,0 +1,144 @@
+"""The `dapo` command: its commands and options, and what each way of ending means to the shell.
+
+Command bodies import what they need, so that help and completion stay fast and load no torch.
+"""
+
+import os
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from dapo_cli.cli import recipe
+from dapo_cli.errors import RunStopped, UserError
+
+FAULT, BAD_INPUT, STOPPED, INTERRUPTED = 1, 2, 3, 130
+
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Values that replace the recipe's; `dapo recipe keys` lists the keys."),
+]
+
+app = typer.Typer(
+    name="dapo",
+    help="Reinforcement learning from verifiable rewards on language models: DAPO, exact and reproducible.",
+    epilog="First steps: `dapo recipe list`, then `dapo train quickstart`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at data.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(recipe.app, name="recipe")
+app.add_typer(data_app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"dapo {version('dapo-cli')}")
+        except PackageNotFoundError:
+            typer.echo("dapo, run from a source folder that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere on the line.")
+    ] = False,
+) -> None:
+    """Read by their callback and by `main`, which takes --debug out of the arguments before this runs."""
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe file, the name of a shipped recipe, or a run folder to continue."
+        ),
+    ],
+    overrides: OverridesArgument = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Resume although recipe, data or code differ from the run folder's; recorded in its manifest.",
+        ),
+    ] = False,
+) -> None:
+    """Train a model, or continue a run.
+
+    Everything a run leaves lies in its run folder (key run.dir). Training again with the same recipe continues the
+    run found there; a changed recipe, data or code is refused, with the difference shown.
+
+    \b
+    dapo train quickstart
+    dapo train my_recipe.yaml optimizer.lr=1e-6 run.dir=runs/low-lr
+    dapo train runs/low-lr
+    """
+    from dapo_cli.cli.train import train as run_training
+
+    run_training(recipe, overrides or [], allow_changes)
+
+
+@data_app.command("show")
+def data_show(
+    recipe_or_file: Annotated[
+        str, typer.Argument(metavar="RECIPE_OR_FILE", help="A recipe (its data section is read) or a bare data file.")
+    ],
+    overrides: OverridesArgument = None,
+    samples: Annotated[int, typer.Option("-n", "--samples", min=0, help="Prompts to print.")] = 3,
+) -> None:
+    """Print what a recipe's data section, or a data file, gives: counts, what was dropped and why, and some prompts."""
+    from dapo_cli.cli.data import show
+
+    show(recipe_or_file, overrides or [], samples)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: 0 done, 2 bad input, 3 a run stopped on purpose, 130 Ctrl-C, 1 anything else."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
+
+
+def run(arguments: list[str], *, debug: bool) -> int:
+    """Run the command line and return the exit code; what went wrong is told on stderr."""
+    try:
+        status = app(arguments, prog_name="dapo", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Python flushes stdout once more at exit: give it a place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _tell(error)
+
+
+def _tell(error: Exception) -> int:
+    """Print an error for people and give its exit code."""
+    if isinstance(error, UserError):
+        typer.echo(f"Error: {error}", err=True)
+        return BAD_INPUT
+    if isinstance(error, RunStopped):
+        typer.echo(str(error), err=True)
+        return STOPPED
+    if hasattr(error, "exit_code") and hasattr(error, "show"):  # typer's own usage errors
+        error.show()
+        return error.exit_code
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    typer.echo(f"Error: {type(error).__name__}: {error}\nRun again with --debug for the traceback.", err=True)
+    return FAULT

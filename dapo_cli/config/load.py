@@ -1,0 +1,147 @@
+"""From a recipe file and overrides to a checked `Recipe`, with the origin of each value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dapo_cli.config import schema, validate
+from dapo_cli.config.check import choice_problem, leaf_problem, missing_problems, usable_defaults
+from dapo_cli.config.compose import Choices, Composer, Layer
+from dapo_cli.config.keys import Shape, shape_of
+from dapo_cli.config.shipped import find_recipe
+from dapo_cli.config.source import Leaf, Overrides, flatten, nest, read_overrides, read_source
+from dapo_cli.errors import UserError
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A recipe that passed every check.
+
+    `config` is the resolved tree behind `recipe`. `origins` maps each leaf (`optimizer.lr`) to `default`, `file NAME`,
+    `option GROUP=NAME` or `override`; `options` maps each filled slot (`data`, `eval.data`) to its option.
+    """
+
+    name: str
+    path: Path
+    recipe: schema.Recipe
+    config: DictConfig
+    origins: dict[str, str]
+    options: dict[str, str]
+
+
+def load_recipe(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
+    """Load a recipe file or a shipped recipe. Raises UserError with every problem found, one line each."""
+    path = find_recipe(path_or_name)
+    source = read_source(path)
+    composer = Composer(path, [])
+    composer.defaults, defaults_problems = usable_defaults(source, composer)
+    given = read_overrides(list(overrides), composer.groups())
+    wanted, choice_problems = _usable_choices(given, composer)
+    problems = [*source.problems, *defaults_problems, *given.problems, *choice_problems]
+    try:
+        choices = composer.split(wanted)
+        layers = composer.layers(choices)
+    except UserError as error:
+        raise _failure(path, [*problems, str(error)]) from error
+
+    written, form_problems = _leaves_of(layers)
+    written += [("file " + path.name, source.leaves), ("override", given.leaves)]
+    merged = {name: leaf for _, leaves in written for name, leaf in leaves.items()}
+    chosen = {layer.package: layer for layer in layers if layer.path is None}
+    offered = shape_of(_classes(chosen))
+    checks = [leaf_problem(name, leaf, offered) for _, leaves in written for name, leaf in leaves.items()]
+    problems += form_problems + [problem for problem in checks if problem]
+    # A key such as eval.data=null empties a slot although an option was chosen for it and files set its keys.
+    filled = {slot: layer for slot, layer in chosen.items() if slot not in merged or merged[slot].value is not None}
+    shape = shape_of(_classes(filled))
+    problems += missing_problems(shape, merged, path.name)
+    if problems:
+        raise _failure(path, problems)
+
+    config = _composed(composer, choices, source.leaves, given.leaves, path, shape)
+    recipe = OmegaConf.to_object(config)
+    assert isinstance(recipe, schema.Recipe)
+    broken_rules = validate.problems(recipe)
+    if broken_rules:
+        raise _failure(path, broken_rules)
+    options = {slot: layer.option for slot, layer in filled.items()}
+    return LoadedRecipe(path.stem, path, recipe, config, _origins(config, written), options)
+
+
+def _failure(path: Path, problems: list[str]) -> UserError:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return UserError("\n".join([f"recipe {path}: {count}", *(f"  {problem}" for problem in problems)]))
+
+
+def _usable_choices(given: Overrides, composer: Composer) -> tuple[dict[str, str], list[str]]:
+    reasons = {key: choice_problem(key, leaf.value, composer) for key, leaf in given.choices.items()}
+    problems = [
+        f"{given.choices[key].place}: {key}={given.choices[key].value}: {reason}"
+        for key, reason in reasons.items()
+        if reason
+    ]
+    return {key: leaf.value for key, leaf in given.choices.items() if not reasons[key]}, problems
+
+
+def _leaves_of(layers: list[Layer]) -> tuple[list[tuple[str, dict[str, Leaf]]], list[str]]:
+    """(origin, leaves) of each inherited recipe and option file, and what is wrong with their form."""
+    written, problems = [], []
+    for layer in layers:
+        if layer.path is None:
+            continue
+        if layer.group in schema.OPTIONS and layer.option in schema.OPTIONS[layer.group]:
+            problems.append(f"{layer.path}: has the name of a built-in option of {layer.group}; rename it")
+        source = read_source(layer.path)
+        prefix = f"{layer.package}." if layer.package else ""
+        origin = f"option {layer.group}={layer.option}" if layer.package else f"file {layer.path.name}"
+        written.append((origin, {prefix + name: leaf for name, leaf in source.leaves.items()}))
+        problems += source.problems
+    return written, problems
+
+
+def _classes(slots: dict[str, Layer]) -> dict[str, type]:
+    return {slot: schema.OPTIONS[layer.group][layer.option] for slot, layer in slots.items()}
+
+
+def _composed(
+    composer: Composer,
+    choices: Choices,
+    body: dict[str, Leaf],
+    overrides: dict[str, Leaf],
+    path: Path,
+    shape: Shape,
+) -> DictConfig:
+    """Compose and resolve. What fails only here is an interpolation, or an order that Hydra refuses."""
+    trees = [nest({name: leaf.value for name, leaf in leaves.items()}) for leaves in (body, overrides)]
+    try:
+        config = composer.compose(choices, *trees)
+    except Exception as error:  # Hydra wraps OmegaConf's errors in several types of its own
+        raise _failure(path, [str(error).strip().replace("\n", "; ")]) from error
+    problems = []
+    for name in shape.keys:
+        try:
+            OmegaConf.select(config, name)
+        except OmegaConfBaseException as error:
+            raw = plain_tree(config)
+            reason = str(error).strip().splitlines()[0]
+            problems.append(f"{path.name}: {name} = {flatten(raw)[name]}: {reason}")
+    if problems:
+        raise _failure(path, problems)
+    OmegaConf.resolve(config)
+    return config
+
+
+def plain_tree(config: DictConfig) -> dict[str, Any]:
+    """The tree as dictionaries and YAML's own types; interpolations stay as they are written."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False, enum_to_str=True))
+
+
+def _origins(config: DictConfig, written: list[tuple[str, dict[str, Leaf]]]) -> dict[str, str]:
+    origins = dict.fromkeys(flatten(plain_tree(config)), "default")
+    for origin, leaves in written:
+        origins |= {name: origin for name in leaves if name in origins}
+    return origins

@@ -1,0 +1,281 @@
+"""Every key of a recipe: type, default, unit, meaning, and its section of the DAPO paper (arXiv:2503.14476).
+
+Defaults live here and nowhere else. The comment above a field is its documentation: `dapo recipe keys` and the
+reference page are generated from this file. Sections whose choice changes the keys (`data`, `rollout`, `reward`,
+`learner`) are option groups: a recipe picks one in its `defaults` list, and each option is a subclass here.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from omegaconf import MISSING
+
+
+class Instruction(Enum):
+    none = "none"
+    authors = "authors"
+
+
+class Dtype(Enum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class OnCap(Enum):
+    train_short = "train_short"
+    stop = "stop"
+
+
+class Surplus(Enum):
+    discard = "discard"
+    carry = "carry"
+
+
+class WandbMode(Enum):
+    disabled = "disabled"
+    offline = "offline"
+    online = "online"
+
+
+@dataclass
+class RunConfig:
+    # Run folder; relative to the working directory.
+    dir: str = MISSING
+    # Seed of everything random: prompt order, sampling noise, evaluation.
+    seed: int = 0
+    # Training steps (rollout steps in the paper's words).
+    steps: int = MISSING
+    # CPU threads of this process; null leaves torch's own choice.
+    threads: int | None = None
+
+
+@dataclass
+class ModelConfig:
+    # Hugging Face folder, hub id, or `shipped:NAME` for a model inside this package.
+    path: str = MISSING
+    # Hub revision (branch, tag or commit); recorded as a commit hash in the manifest.
+    revision: str | None = None
+    # Precision of weights and activations; log-probs are float32 in either.
+    dtype: Dtype = Dtype.float32
+
+
+@dataclass
+class DataConfig:
+    # Text around the question: none, or the paper authors' ("... The last line of your response should be of the form
+    # Answer: ...").
+    instruction: Instruction = Instruction.none
+    # Wrap the prompt in the model's chat template.
+    chat_template: bool = True
+    # Longer prompts are dropped and counted; tokens, template included.
+    max_prompt_tokens: int = 2048
+
+
+@dataclass
+class ArithmeticData(DataConfig):
+    # Different prompts to make.
+    prompts: int = 4096
+    # Which side of the fixed split to draw from; the two never share a problem.
+    held_out: bool = False
+    # Seed of the problems; apart from run.seed, so that seeds of a run share their data.
+    seed: int = 0
+    # Fewest terms of a sum: the grade of difficulty; at least 2.
+    min_terms: int = 2
+    # Most terms of a sum.
+    max_terms: int = 7
+
+
+@dataclass
+class FilesData(DataConfig):
+    # Parquet, JSON, JSONL or CSV files, or one folder written by `datasets.save_to_disk`; relative to the working
+    # directory.
+    paths: list[str] = MISSING
+    # Column of the question; null finds prompt, question or problem.
+    prompt_column: str | None = None
+    # Column of the reference answer; null finds answer, solution, ground_truth or reward_model.ground_truth.
+    answer_column: str | None = None
+
+
+@dataclass
+class HubData(DataConfig):
+    # Data set id on the Hugging Face hub.
+    id: str = MISSING
+    # Configuration (subset) name.
+    config: str | None = None
+    # Split name.
+    split: str = "train"
+    # Branch, tag or commit; recorded as a commit hash in the manifest.
+    revision: str | None = None
+    # Column of the question; null finds it as for data files.
+    prompt_column: str | None = None
+    # Column of the reference answer; null finds it as for data files.
+    answer_column: str | None = None
+
+
+@dataclass
+class SamplingConfig:
+    # Divides the logits; 0 is greedy (evaluation only). Section 4.1: 1.0.
+    temperature: float = 1.0
+    # Nucleus share; below 1 the importance ratio is biased, so training requires 1.
+    top_p: float = 1.0
+    # Most likely tokens kept; 0 keeps all, and training requires 0.
+    top_k: int = 0
+    # L_max of Eq. 13: completions stop here; tokens, end of sequence included. Section 4.1: 20480.
+    max_tokens: int = 20480
+
+
+@dataclass
+class RolloutConfig:
+    pass
+
+
+@dataclass
+class TransformersRollout(RolloutConfig):
+    # Completions decoded at a time; bounds the memory of the KV cache.
+    max_batch_completions: int = 256
+
+
+@dataclass
+class RewardConfig:
+    # Verifier worker processes.
+    workers: int = 2
+    # Hard limit for one verdict, after which its worker is killed and the outcome is `failed`; seconds.
+    timeout_s: float = 5.0
+    # Eq. 7's reward of a completion whose verification failed.
+    failed_reward: float = -1.0
+
+
+@dataclass
+class MathReward(RewardConfig):
+    pass
+
+
+@dataclass
+class OverlongConfig:
+    # L_cache of Eq. 13: the soft penalty grows over the last so many tokens before max_tokens; 0 switches it off.
+    # Section 4.1: 4096.
+    cache_tokens: int = 4096
+    # Leave truncated completions out of the loss (section 3.4); they still count in the group's mean and deviation.
+    filter_truncated: bool = False
+
+
+@dataclass
+class AlgorithmConfig:
+    # G, completions of one prompt. Section 4.1: 16.
+    samples_per_prompt: int = 16
+    # Groups trained on in a step. Section 4.1: 512.
+    groups_per_step: int = 512
+    # Groups of one optimizer update. Section 4.1: 512 responses, which is 32 groups of 16.
+    groups_per_update: int = 32
+    # epsilon_low of Eq. 10: the ratio is clipped to [1 - low, 1 + high]. Section 4.1: 0.2.
+    clip_low: float = 0.2
+    # epsilon_high of Eq. 10. Section 4.1: 0.28.
+    clip_high: float = 0.28
+    # c of dual clip: bounds the loss of a negative advantage at c times its size; null is off. The authors' script: 10.
+    dual_clip: float | None = None
+
+
+@dataclass
+class SamplerConfig:
+    # Eq. 11: keep only groups with 0 < correct < G. False trains on every group.
+    dynamic: bool = True
+    # Rounds of generation in one step at most.
+    max_rounds: int = 10
+    # Prompts of one round at most. The authors' script: 1536, three times the batch.
+    max_prompts_per_round: int = 1536
+    # A round asks for this many times the prompts that the expected yield calls for.
+    oversample: float = 1.1
+    # Expected share of informative groups before the first round, 0 to 1.
+    initial_yield: float = 0.5
+    # Weight of past rounds in the running yield after each round, 0 to 1.
+    yield_memory: float = 0.7
+    # At max_rounds with too few groups: train on what there is (exact normaliser), or stop the run resumably.
+    on_cap: OnCap = OnCap.train_short
+    # Groups beyond the batch: thrown away (the paper) or trained on in the next steps.
+    surplus: Surplus = Surplus.discard
+    # Carried groups older than this are dropped and counted; steps.
+    max_staleness: int = 1
+
+
+@dataclass
+class OptimizerConfig:
+    # AdamW's learning rate after warm-up. Section 4.1: 1e-6.
+    lr: float = 1e-6
+    # Linear warm-up, in steps (not updates). Section 4.1: 20.
+    warmup_steps: int = 20
+    # Decoupled weight decay. The authors' script: 0.1.
+    weight_decay: float = 0.1
+    # AdamW's decay of the running mean of gradients.
+    beta1: float = 0.9
+    # AdamW's decay of the running mean of squared gradients.
+    beta2: float = 0.999
+    # Gradients are scaled down to this global norm. The authors' script: 1.0.
+    max_grad_norm: float = 1.0
+
+
+@dataclass
+class LearnerConfig:
+    # Tokens of one micro-batch, padding included: bounds the memory of activations.
+    micro_batch_tokens: int = 16384
+    # Tokens whose logits exist at a time: bounds logits memory to this many rows of the vocabulary.
+    logits_chunk_tokens: int = 1024
+
+
+@dataclass
+class SingleLearner(LearnerConfig):
+    pass
+
+
+@dataclass
+class EvalConfig:
+    # Held-out prompts (an option group, `data@eval.data: ...`); null never evaluates.
+    data: DataConfig | None = None
+    # Steps between evaluations, besides the first and the last; 0 for those two alone.
+    every: int = 0
+    # k, completions of one prompt; the figure is avg@k.
+    samples_per_prompt: int = 1
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+
+
+@dataclass
+class CheckpointConfig:
+    # Steps between checkpoints; 1 loses at most the current step.
+    every: int = 1
+    # Newest checkpoints kept.
+    keep: int = 2
+
+
+@dataclass
+class TrackingConfig:
+    # Judged completions stored in rollouts/ per step.
+    rollouts_per_step: int = 16
+    # Weights & Biases: not at all, into a local folder, or live.
+    wandb: WandbMode = WandbMode.disabled
+    # Weights & Biases project.
+    wandb_project: str = "dapo"
+
+
+@dataclass
+class Recipe:
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = MISSING
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = MISSING
+    reward: RewardConfig = MISSING
+    overlong: OverlongConfig = field(default_factory=OverlongConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    learner: LearnerConfig = MISSING
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+# Option groups: group -> option -> schema. Anything a recipe may pick in its `defaults` list.
+OPTIONS: dict[str, dict[str, type]] = {
+    "data": {"arithmetic": ArithmeticData, "files": FilesData, "hub": HubData},
+    "rollout": {"transformers": TransformersRollout},
+    "reward": {"math": MathReward},
+    "learner": {"single": SingleLearner},
+}

@@ -1,0 +1,171 @@
+"""What a recipe file or a command line says, leaf by leaf, before any schema is consulted."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dapo_cli.errors import UserError
+
+COMMAND_LINE = "command line"  # the place of an override in messages
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value and the place to name in a message about it (`my.yaml:12`, `command line`)."""
+
+    value: Any
+    place: str
+
+
+@dataclass
+class Source:
+    """One recipe or option file: its `defaults` list, its leaves by dotted key, and what is wrong with its form."""
+
+    path: Path
+    defaults: list[Any] = field(default_factory=list)
+    defaults_place: str = ""
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """YAML in which a plain scalar is a text, or null: the schema decides what a text means.
+
+    YAML 1.1 itself would read the revision 0123456 as 42798, the enum name `off` as false and 1e-6 as a text.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own attribute)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_source(path: Path) -> Source:
+    """Read one file. Raises UserError when it is not a YAML mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"recipe {path}: cannot be read ({error})") from error
+    loader = RecipeLoader(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}{_line_of(error)}: not valid YAML: {_reason(error)}") from error
+    if node is None:
+        raise UserError(f"recipe {path}: is empty; `dapo recipe cp quickstart .` gives one to start from")
+    if not isinstance(node, yaml.MappingNode):
+        raise UserError(f"recipe {path}: must be sections of `key: value` lines, not a {node.id}")
+    source = Source(path)
+    _collect(loader, node, "", source)
+    if not isinstance(source.defaults, list):
+        source.problems.append(f"{source.defaults_place}: defaults must be a list of `- GROUP: OPTION` lines")
+        source.defaults = []
+    return source
+
+
+def _collect(loader: RecipeLoader, mapping: yaml.MappingNode, prefix: str, source: Source) -> None:
+    written = [str(key_node.value) for key_node, _ in mapping.value]  # before `<<` brings in more
+    loader.flatten_mapping(mapping)
+    for key_node, value_node in mapping.value:
+        name = str(key_node.value)
+        place = f"{source.path.name}:{key_node.start_mark.line + 1}"
+        if written.count(name) > 1:
+            written.remove(name)
+            source.problems.append(f"{place}: {prefix}{name} is given twice; keep one")
+        if "." in name:
+            source.problems.append(
+                f"{place}: {prefix}{name}: a dotted key works on the command line only; "
+                f"in a file, write its last part under its section"
+            )
+        elif prefix + name == "defaults":
+            source.defaults = loader.construct_object(value_node, deep=True)
+            source.defaults_place = place
+        elif isinstance(value_node, yaml.MappingNode):
+            _collect(loader, value_node, f"{prefix}{name}.", source)
+        else:
+            source.leaves[prefix + name] = Leaf(loader.construct_object(value_node, deep=True), place)
+
+
+def _line_of(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f", line {mark.line + 1}" if mark else ""
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    reasons = [getattr(error, "context", None), getattr(error, "problem", None)]
+    return ", ".join(reason for reason in reasons if reason) or str(error)
+
+
+@dataclass
+class Overrides:
+    """A command line: option choices (`data@eval.data` -> `files`), leaves, and what is wrong with its form."""
+
+    choices: dict[str, Leaf] = field(default_factory=dict)
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_overrides(texts: list[str], groups: set[str]) -> Overrides:
+    """Sort `key=value` texts into option choices and leaves; `groups` are the keys whose value is an option's name."""
+    overrides = Overrides()
+    for text in texts:
+        key, equals, raw = text.partition("=")
+        if text[:1] in ("+", "~"):
+            plain = text.lstrip("+~")
+            overrides.problems.append(
+                f"{COMMAND_LINE}: {text}: `+`, `++` and `~` are not accepted, as they let misspelt keys pass; "
+                f"write {plain}"
+            )
+        elif not equals or not key.strip():
+            overrides.problems.append(f"{COMMAND_LINE}: {text}: must have the form key=value")
+        else:
+            _sort_override(key.strip(), raw, groups, overrides)
+    return overrides
+
+
+def _sort_override(key: str, raw: str, groups: set[str], overrides: Overrides) -> None:
+    value = _override_value(raw)
+    if "@" in key and not isinstance(value, str):
+        overrides.problems.append(
+            f"{COMMAND_LINE}: {key}={raw}: choose an option by name, or write {key.partition('@')[2]}=null for none"
+        )
+    elif "@" in key or (key in groups and isinstance(value, str)):
+        overrides.choices[key] = Leaf(value, COMMAND_LINE)
+    elif isinstance(value, dict):
+        overrides.leaves |= {name: Leaf(leaf, COMMAND_LINE) for name, leaf in flatten(value, f"{key}.").items()}
+    else:
+        overrides.leaves[key] = Leaf(value, COMMAND_LINE)
+
+
+def _override_value(raw: str) -> Any:
+    """Lists, mappings, quoted texts and null are YAML; anything else, such as `a: b # c`, is taken as it stands."""
+    if raw not in ("null", "~") and not raw.startswith(("[", "{", '"', "'")):
+        return raw
+    try:
+        return yaml.load(raw, RecipeLoader)
+    except yaml.YAMLError:
+        return raw
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"run": {"steps": 3}} -> {"run.steps": 3}; an empty section vanishes."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """{"run.steps": 3} -> {"run": {"steps": 3}}; where one key is inside another, the later one wins."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, leaf = key.split(".")
+        branch = tree
+        for section in sections:
+            if not isinstance(branch.get(section), dict):
+                branch[section] = {}
+            branch = branch[section]
+        branch[leaf] = value
+    return tree

@@ -1,0 +1,201 @@
+"""Rules that a type cannot say: ranges of single keys, and rules between keys. Imports no torch, reads no file."""
+
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, Recipe, Surplus
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers allowed; `above` and `below` leave out the bound itself."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        said = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
+        return " and ".join(said) or "a finite number"
+
+
+POSITIVE = Range(above=0)
+COUNT = Range(at_least=1)
+COUNT_OR_OFF = Range(at_least=0)
+FRACTION_BELOW_ONE = Range(at_least=0, below=1)
+
+# Every number of the schema, by class and field. A test holds this table against schema.py.
+RANGES: dict[str, Range] = {
+    "RunConfig.seed": COUNT_OR_OFF,
+    "RunConfig.steps": COUNT,
+    "RunConfig.threads": COUNT,
+    "DataConfig.max_prompt_tokens": COUNT,
+    "ArithmeticData.prompts": COUNT,
+    "ArithmeticData.seed": COUNT_OR_OFF,
+    "ArithmeticData.min_terms": Range(at_least=2),
+    "ArithmeticData.max_terms": Range(at_least=2),
+    "SamplingConfig.temperature": COUNT_OR_OFF,
+    "SamplingConfig.top_p": Range(above=0, at_most=1),
+    "SamplingConfig.top_k": COUNT_OR_OFF,
+    "SamplingConfig.max_tokens": COUNT,
+    "TransformersRollout.max_batch_completions": COUNT,
+    "RewardConfig.workers": COUNT,
+    "RewardConfig.timeout_s": POSITIVE,
+    "RewardConfig.failed_reward": Range(at_least=-1, at_most=1),
+    "OverlongConfig.cache_tokens": COUNT_OR_OFF,
+    "AlgorithmConfig.samples_per_prompt": Range(at_least=2),
+    "AlgorithmConfig.groups_per_step": COUNT,
+    "AlgorithmConfig.groups_per_update": COUNT,
+    "AlgorithmConfig.clip_low": FRACTION_BELOW_ONE,
+    "AlgorithmConfig.clip_high": POSITIVE,
+    "AlgorithmConfig.dual_clip": Range(above=1),
+    "SamplerConfig.max_rounds": COUNT,
+    "SamplerConfig.max_prompts_per_round": COUNT,
+    "SamplerConfig.oversample": Range(at_least=1),
+    "SamplerConfig.initial_yield": Range(above=0, at_most=1),
+    "SamplerConfig.yield_memory": FRACTION_BELOW_ONE,
+    "SamplerConfig.max_staleness": COUNT_OR_OFF,
+    "OptimizerConfig.lr": POSITIVE,
+    "OptimizerConfig.warmup_steps": COUNT_OR_OFF,
+    "OptimizerConfig.weight_decay": COUNT_OR_OFF,
+    "OptimizerConfig.beta1": FRACTION_BELOW_ONE,
+    "OptimizerConfig.beta2": FRACTION_BELOW_ONE,
+    "OptimizerConfig.max_grad_norm": POSITIVE,
+    "LearnerConfig.micro_batch_tokens": COUNT,
+    "LearnerConfig.logits_chunk_tokens": COUNT,
+    "EvalConfig.every": COUNT_OR_OFF,
+    "EvalConfig.samples_per_prompt": COUNT,
+    "CheckpointConfig.every": COUNT,
+    "CheckpointConfig.keep": COUNT,
+    "TrackingConfig.rollouts_per_step": COUNT_OR_OFF,
+}
+
+# What to say beyond the range where the reason is not plain from the key's meaning.
+REASONS = {
+    "AlgorithmConfig.samples_per_prompt": "a group of one has no mean to differ from",
+    "AlgorithmConfig.dual_clip": "null switches it off",
+    "RunConfig.threads": "null leaves torch's choice",
+    "SamplerConfig.oversample": "1 asks for exactly what the expected yield calls for",
+}
+
+
+def problems(recipe: Recipe) -> list[str]:
+    """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
+    return [*_value_problems(recipe, ""), *_rule_problems(recipe)]
+
+
+def _value_problems(section: Any, prefix: str) -> Iterator[str]:
+    for field in fields(section):
+        value, name = getattr(section, field.name), prefix + field.name
+        if is_dataclass(value):
+            yield from _value_problems(value, f"{name}.")
+        elif isinstance(value, str) and not value.strip():
+            yield f"{name} = '': must not be empty"
+        elif isinstance(value, list) and not value:
+            yield f"{name} = []: must not be empty"
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            table_key = range_key(type(section), field.name)
+            if value not in RANGES[table_key]:
+                reason = f" ({REASONS[table_key]})" if table_key in REASONS else ""
+                yield f"{name} = {value}: must be {RANGES[table_key]}{reason}"
+
+
+def range_key(owner: type, field_name: str) -> str:
+    """The table's key of a field: the class that first declares it, so that options inherit their base's range."""
+    declaring = [cls for cls in owner.__mro__ if field_name in inspect.get_annotations(cls)]
+    return f"{declaring[-1].__name__}.{field_name}"
+
+
+def _rule_problems(recipe: Recipe) -> Iterator[str]:
+    yield from _batch_rules(recipe)
+    yield from _sampling_rules(recipe)
+    yield from _data_rules(recipe)
+
+
+def _batch_rules(recipe: Recipe) -> Iterator[str]:
+    step, update = recipe.algorithm.groups_per_step, recipe.algorithm.groups_per_update
+    if update > 0 and step % update:
+        yield (
+            f"algorithm.groups_per_step = {step} is not divisible by algorithm.groups_per_update = {update}: "
+            f"a step must be whole updates; change one of them"
+        )
+    sampler = recipe.sampler
+    reach = sampler.max_rounds * sampler.max_prompts_per_round
+    if 0 < reach < step:
+        yield (
+            f"sampler.max_rounds x sampler.max_prompts_per_round = {sampler.max_rounds} x "
+            f"{sampler.max_prompts_per_round} = {reach} prompts can never fill algorithm.groups_per_step = {step}; "
+            f"raise one of the former or lower the latter"
+        )
+    if sampler.surplus is Surplus.carry and sampler.max_staleness == 0:
+        yield (
+            "sampler.surplus = carry with sampler.max_staleness = 0 would drop all that it carries; "
+            "set max_staleness to at least 1, or surplus to discard"
+        )
+
+
+def _sampling_rules(recipe: Recipe) -> Iterator[str]:
+    sampling, cache = recipe.sampling, recipe.overlong.cache_tokens
+    if cache > 0 and cache >= sampling.max_tokens:
+        yield (
+            f"overlong.cache_tokens = {cache} must be below sampling.max_tokens = {sampling.max_tokens}, or every "
+            f"completion is punished for its length; lower it, or set 0 to switch the penalty off"
+        )
+    if sampling.temperature == 0:
+        yield "sampling.temperature = 0: training needs samples that differ; set it above 0 (the paper: 1.0)"
+    if sampling.top_p < 1:
+        yield (
+            f"sampling.top_p = {sampling.top_p}: a cut in training biases the importance ratio; set 1 "
+            f"(eval.sampling.top_p may differ)"
+        )
+    if sampling.top_k > 0:
+        yield (
+            f"sampling.top_k = {sampling.top_k}: a cut in training biases the importance ratio; set 0 "
+            f"(eval.sampling.top_k may differ)"
+        )
+    if recipe.eval.sampling.temperature == 0 and recipe.eval.samples_per_prompt > 1:
+        yield (
+            f"eval.samples_per_prompt = {recipe.eval.samples_per_prompt} with eval.sampling.temperature = 0 would give "
+            f"the same completion each time; set samples_per_prompt to 1 or the temperature above 0"
+        )
+
+
+def _data_rules(recipe: Recipe) -> Iterator[str]:
+    if recipe.model.revision is not None and recipe.model.path.startswith("shipped:"):
+        yield f"model.revision = {recipe.model.revision}: a shipped model has no revisions; delete it"
+    for name, data in (("data", recipe.data), ("eval.data", recipe.eval.data)):
+        if isinstance(data, ArithmeticData) and data.min_terms > data.max_terms:
+            yield f"{name}.min_terms = {data.min_terms} is above {name}.max_terms = {data.max_terms}; lower it"
+    shared = _shared_data(recipe.data, recipe.eval.data)
+    if shared:
+        yield f"{shared}: the run would train on its evaluation set; choose other prompts for one of them"
+
+
+def _shared_data(train: DataConfig, evaluation: DataConfig | None) -> str | None:
+    """The keys that make training and evaluation draw from the same prompts; None when they do not."""
+    match train, evaluation:
+        case ArithmeticData(), ArithmeticData() if train.held_out == evaluation.held_out:
+            return f"data.held_out and eval.data.held_out are both {str(train.held_out).lower()}"
+        case FilesData(), FilesData() if set(train.paths) & set(evaluation.paths):
+            return f"data.paths and eval.data.paths share {', '.join(sorted(set(train.paths) & set(evaluation.paths)))}"
+        case HubData(), HubData() if _hub_split(train) == _hub_split(evaluation):
+            return f"data and eval.data are both split {train.split} of {train.id}"
+    return None
+
+
+def _hub_split(data: HubData) -> tuple[str, str | None, str]:
+    return data.id, data.config, data.split

@@ -1,0 +1,32 @@
+"""Ctrl-C and SIGTERM end a run after the current step, with a checkpoint; a second one ends it at once."""
+
+import signal
+import sys
+from types import FrameType
+
+
+class StopRequest:
+    """Context manager; `requested` turns true at the first signal. The previous handlers return on exit."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+
+    def __enter__(self) -> "StopRequest":
+        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = signal.Signals(number).name
+        print(
+            f"\n{self.requested}: stopping after this step, with a checkpoint (again: stop at once, losing the step)",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,0 +1,157 @@
+"""The single-process learner: the oracle that every distributed learner is compared with."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dapo_cli.algorithm.advantage import group_advantages
+from dapo_cli.algorithm.logprobs import chunked_logprobs
+from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
+from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
+from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches
+from dapo_cli.types import Group, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the recipe says about the loss; `temperature` is the sampling temperature, under which log-probs are
+    taken."""
+
+    clip: Clip
+    temperature: float
+    filter_truncated: bool
+
+
+def learning_rate(config: OptimizerConfig, step: int) -> float:
+    """Linear warm-up over the first steps, then constant; a function of the step alone, so resuming needs no state."""
+    return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
+
+
+class SingleLearner:
+    """AdamW on one device.
+
+    The model stays in evaluation mode throughout: dropout would make the ratio of unchanged weights differ from 1.
+    """
+
+    def __init__(
+        self, model, tokenizer, objective: Objective, optimizer: OptimizerConfig, config: LearnerConfig
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.objective = objective
+        self.optimizer_config = optimizer
+        self.config = config
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+
+    def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
+        """pi_old of each group under the current weights, and the mean entropy per completion token, in nats (None
+        where there is no token)."""
+        sequences = [_sequence(group, i) for group in groups for i in range(len(group.rollouts))]
+        scores: list[np.ndarray] = [np.empty(0, np.float32)] * len(sequences)
+        entropy_sum, tokens = 0.0, 0
+        with torch.no_grad():
+            for batch in micro_batches(sequences, self.config.micro_batch_tokens, self.model.device):
+                logprobs_N, entropy_N = self._logprobs(batch)
+                for index, values in zip(batch.order, logprobs_N.cpu().split(batch.completion_lengths), strict=True):
+                    scores[index] = values.numpy().copy()
+                entropy_sum += entropy_N.double().sum().item()
+                tokens += entropy_N.numel()
+        per_group = iter(scores)
+        scored = [ScoredGroup(group, tuple(next(per_group) for _ in group.rollouts), step) for group in groups]
+        return scored, entropy_sum / tokens if tokens else None
+
+    def update(self, groups: Sequence[ScoredGroup], step: int) -> UpdateStats:
+        """One optimizer update on one mini-batch, Eq. 8, 10, 12.
+
+        Truncated completions leave numerator and denominator where the recipe filters them. A mini-batch without a loss
+        token changes nothing and counts no update.
+        """
+        sequences, old_logprobs, advantages = self._loss_sequences(groups)
+        num_loss_tokens = sum(len(sequence.completion_ids) for sequence in sequences)
+        stats = UpdateStats()
+        if not num_loss_tokens:
+            return stats
+        clip = self.objective.clip
+        for batch in micro_batches(sequences, self.config.micro_batch_tokens, self.model.device):
+            device = self.model.device
+            logprobs_N, _ = self._logprobs(batch)
+            old_logprobs_N = torch.from_numpy(np.concatenate([old_logprobs[i] for i in batch.order])).to(device)
+            advantages_N = torch.repeat_interleave(
+                torch.tensor([advantages[i] for i in batch.order], device=device),
+                torch.tensor(batch.completion_lengths, device=device),
+            )
+            loss = token_mean_loss(token_losses(logprobs_N, old_logprobs_N, advantages_N, clip), num_loss_tokens)
+            loss.backward()
+            stats.loss += loss.item()
+            stats.add_tokens(logprobs_N.detach(), old_logprobs_N, advantages_N, clip)
+        stats.grad_norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.optimizer_config.max_grad_norm, error_if_nonfinite=True
+        ).item()
+        stats.updates = 1
+        for parameter_group in self.optimizer.param_groups:
+            parameter_group["lr"] = learning_rate(self.optimizer_config, step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return stats
+
+    def named_weights(self) -> Iterable[tuple[str, Tensor]]:
+        return self.model.named_parameters()
+
+    def save(self, folder: Path) -> None:
+        """model.safetensors (tied weights once) and optimizer.pt."""
+        save_file({name: weight.detach() for name, weight in self.named_weights()}, folder / "model.safetensors")
+        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+
+    def load(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        with torch.no_grad():
+            for name, weight in self.named_weights():
+                weight.copy_(weights[name])
+        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+
+    def export(self, folder: Path) -> None:
+        """A Hugging Face folder of model and tokenizer."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def _logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Log-probs under the sampling temperature and entropy of the micro-batch's completion tokens, [N] float32."""
+        hidden_BSH = self.model.base_model(input_ids=batch.token_ids_BS, use_cache=False).last_hidden_state
+        return chunked_logprobs(
+            hidden_BSH[batch.rows_N, batch.columns_N],
+            self.model.get_output_embeddings().weight,
+            batch.targets_N,
+            self.objective.temperature,
+            self.config.logits_chunk_tokens,
+        )
+
+    def _loss_sequences(
+        self, groups: Sequence[ScoredGroup]
+    ) -> tuple[list[TokenSequence], list[np.ndarray], list[float]]:
+        """The completions that enter the loss, with pi_old and advantage of each. A filtered completion still counts in
+        its group's mean and deviation."""
+        sequences, old_logprobs, advantages = [], [], []
+        for scored in groups:
+            group_advantage = group_advantages(scored.group.rewards)
+            for i, rollout in enumerate(scored.group.rollouts):
+                if self.objective.filter_truncated and rollout.completion.truncated:
+                    continue
+                sequences.append(_sequence(scored.group, i))
+                old_logprobs.append(scored.old_logprobs[i])
+                advantages.append(group_advantage[i])
+        return sequences, old_logprobs, advantages
+
+
+def _sequence(group: Group, index: int) -> TokenSequence:
+    return TokenSequence(group.prompt.token_ids, group.rollouts[index].completion.token_ids)

@@ -1,0 +1,116 @@
+"""A recipe's model section -> a folder on disk, its tokenizer, its weights; what cannot be trained is refused here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.config.schema import ModelConfig
+from dapo_cli.config.shipped import model_folder
+from dapo_cli.errors import UserError
+from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model_folder_record
+
+# Configuration fields that scale or cap the logits after the head, which the chunked log-probs would miss.
+LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model folder, its tokenizer and configuration (both read already), and its entry for the manifest."""
+
+    folder: str
+    tokenizer: Any
+    config: Any
+    record: dict[str, Any]
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.config.get_text_config().max_position_embeddings
+
+
+def open_pretrained(model: ModelConfig) -> Pretrained:
+    """Find the model and read all but its weights.
+
+    Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, an
+    architecture that is no causal language model, and one whose head scales its logits.
+    """
+    folder, record = _locate(model)
+    from transformers import AutoConfig, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"model.path={model.path}: no readable config.json there ({_first_line(error)})") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"model.path={model.path}: a {config.model_type} model is no causal language model")
+    for name in LOGIT_TRANSFORMS:
+        if getattr(config.get_text_config(), name, None) not in (None, 1, 1.0):
+            raise UserError(f"model.path={model.path}: its config sets {name}, which training does not support")
+    return Pretrained(folder, _open_tokenizer(AutoTokenizer, model, folder), config, record)
+
+
+def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
+    """The `transformers` causal language model, on the GPU where there is one, in evaluation mode.
+
+    Raises UserError for weights that are missing, unreadable, or do not fit the configuration.
+    """
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # it would tear the live display, also at the final export
+    auto_model: Any = transformers.AutoModelForCausalLM
+    try:
+        loaded, report = auto_model.from_pretrained(
+            pretrained.folder, dtype=getattr(torch, model.dtype.value), output_loading_info=True
+        )
+    except Exception as error:  # safetensors, OSError, RuntimeError: each for another kind of broken file
+        raise UserError(f"model.path={model.path}: its weights do not load ({_first_line(error)})") from error
+    if report["missing_keys"] or report["mismatched_keys"]:
+        faulty = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+        raise UserError(
+            f"model.path={model.path}: the weight files lack or misshape {len(faulty)} tensors, the first {faulty[0]}"
+        )
+    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any:
+    # Without this check transformers makes up an empty tokenizer of the architecture's usual class.
+    present = {path.name for path in Path(folder).iterdir()}
+    if not present & {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json"}:
+        raise UserError(
+            f"model.path={model.path}: the folder has no tokenizer (tokenizer.json): save the model's tokenizer there "
+            "with tokenizer.save_pretrained"
+        )
+    try:
+        tokenizer = auto_tokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise UserError(f"model.path={model.path}: its tokenizer does not load ({_first_line(error)})") from error
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model.path={model.path}: its tokenizer has no eos_token, so no completion could ever end")
+    return tokenizer
+
+
+def _locate(model: ModelConfig) -> tuple[str, dict[str, Any]]:
+    folder = Path(model_folder(model.path)).expanduser()
+    if folder.is_dir():
+        return str(folder), model_folder_record(folder)
+    if folder.exists():
+        raise UserError(f"model.path={model.path}: is a file; give the Hugging Face folder that holds it")
+    if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
+        raise UserError(f"model.path={model.path}: no such folder, and no hub id (OWNER/NAME) either")
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = [f"*{suffix}" for suffix in sorted(MODEL_SUFFIXES - {".bin", ".py"})]
+        snapshot = snapshot_download(model.path, revision=model.revision, allow_patterns=patterns)
+    except Exception as error:  # not found, gated, offline: each its own type
+        raise UserError(
+            f"model.path={model.path}: no such folder, and the hub does not give it ({_first_line(error)})"
+        ) from error
+    return snapshot, hub_model_record(model.path, Path(snapshot).name)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

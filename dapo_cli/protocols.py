@@ -1,0 +1,115 @@
+"""What the loop asks of its parts. Each implementation lives in the package of that name and is chosen in
+`build.py`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dapo_cli.types import Completion, Group, Prompt, ScoredGroup, Verdict
+
+if TYPE_CHECKING:
+    import torch
+
+    from dapo_cli.algorithm.objective import UpdateStats
+    from dapo_cli.config.schema import SamplingConfig
+
+
+Metrics = dict[str, float | int | None]
+"""Flat, slash-separated names; None where a mean has nothing to be taken over."""
+
+
+class RolloutEngine(Protocol):
+    def generate(
+        self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: "SamplingConfig", key: str
+    ) -> list[list[Completion]]:
+        """`samples_per_prompt` completions of each prompt, in the order given.
+
+        The noise of a completion is a function of (`key`, prompt uid, sample index) alone, never of the batch.
+        """
+        ...
+
+    def sync_weights(self, weights: Iterable[tuple[str, "torch.Tensor"]]) -> None:
+        """Take over the learner's weights, streamed as (name, tensor)."""
+        ...
+
+
+class Verifier(Protocol):
+    def verify(self, cases: Sequence[tuple[str, str]]) -> list[Verdict]:
+        """One verdict per (completion text, reference answer), in order. Never raises for what a text contains."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RewardShaper(Protocol):
+    def penalty(self, completion: Completion) -> float:
+        """What is added to Eq. 7's reward; 0 or negative."""
+        ...
+
+
+class Learner(Protocol):
+    def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
+        """pi_old of each group's tokens under the current weights, and the mean entropy per token in nats (None where
+        there is no token)."""
+        ...
+
+    def update(self, groups: Sequence[ScoredGroup], step: int) -> "UpdateStats":
+        """One optimizer update on one mini-batch."""
+        ...
+
+    def named_weights(self) -> Iterable[tuple[str, "torch.Tensor"]]: ...
+
+    def save(self, folder: Path) -> None:
+        """Weights and optimizer state into `folder`."""
+        ...
+
+    def load(self, folder: Path) -> None: ...
+
+    def export(self, folder: Path) -> None:
+        """A Hugging Face folder of model and tokenizer."""
+        ...
+
+
+class Sampler(Protocol):
+    rounds: int
+    """Rounds of the current step so far."""
+
+    def begin_step(self, step: int) -> None: ...
+
+    def next_prompts(self) -> list[Prompt]:
+        """The prompts of the next round; empty when the batch is full or the rounds are used up."""
+        ...
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Take in a round's judged groups, in stream order."""
+        ...
+
+    def take(self) -> list[Group]:
+        """The groups of this step that need pi_old."""
+        ...
+
+    def batch(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """The step's batch, in stream order."""
+        ...
+
+    def metrics(self) -> Metrics: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Tracker(Protocol):
+    def step(self, step: int, metrics: Metrics) -> None:
+        """The step's figures, before its checkpoint: a function of the recipe alone."""
+        ...
+
+    def timings(self, step: int, timings: Metrics) -> None:
+        """What the clock says of the step, evaluation and checkpoint included; ends it."""
+        ...
+
+    def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None: ...
+
+    def evaluation(self, step: int, metrics: Metrics) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,88 @@
+"""Files that survive a kill at any moment: whole or not there; a line that was cut off can be told from a whole one."""
+
+import json
+import math
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` at `path`: whoever reads sees the old content or all of the new, also after a power cut.
+
+    The temporary file has one fixed name beside the target, so that a leftover of a killed process is overwritten
+    instead of gathering; one writer at a time is the caller's duty (`RunFolder.lock`).
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` durable: on POSIX they belong to the folder, not to the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON line and make it durable, so that no checkpoint outlives the lines of the steps before it."""
+    with open(path, "ab") as file:
+        file.write(json_line(record))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def json_line(record: dict[str, Any]) -> bytes:
+    """One line of strict JSON, keys in the record's order, floats with all their digits (`repr`).
+
+    >>> json_line({"step": 1, "loss": float("nan"), "accuracy": None})
+    b'{"step": 1, "loss": "NaN", "accuracy": null}\\n'
+    """
+    return json.dumps(jsonable(record), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+
+
+def json_document(record: dict[str, Any]) -> bytes:
+    """As `json_line`, indented for people."""
+    return json.dumps(jsonable(record), allow_nan=False, ensure_ascii=False, indent=2).encode() + b"\n"
+
+
+def jsonable(value: Any) -> Any:
+    """`value` in strict JSON's types. Python's own NaN and Infinity literals break every other reader, and null means
+    "there was nothing to measure"; so they become the strings "NaN", "Infinity", "-Infinity", which `float()` reads.
+
+    Lone surrogates, which a decoder may leave in a completion, are no UTF-8: they are written as `\\udc80`.
+    """
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, Enum):
+        return value.name  # as recipes spell it
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none where it does not exist."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().splitlines()]

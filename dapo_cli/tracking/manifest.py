@@ -1,0 +1,148 @@
+"""The manifest: what a run is, written before step 1, and what a resume compares itself with."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dapo_cli.tracking.files import jsonable
+from dapo_cli.tracking.provenance import Code, hardware, package_versions
+
+Manifest = dict[str, Any]
+
+# Recipe keys that decide where results go and how often state is saved, but no number: they may change at a resume.
+FREE_KEYS = ("run.dir", "checkpoint.", "tracking.")
+
+SHOWN_HASH_CHARACTERS = 12
+
+
+def build_manifest(
+    *,
+    recipe: dict[str, Any],
+    origins: dict[str, str],
+    code: Code,
+    data: Sequence[dict[str, Any]],
+    model: dict[str, Any],
+    seeds: dict[str, int],
+) -> Manifest:
+    """All that says which run this is. The environment variables stay out: they hold keys and passwords.
+
+    `recipe` and `origins` are of the loader, `data` holds one fingerprint a data set (path and sha256, or hub id and
+    commit; prompts; sha256 over their uids), `model` is of `model_folder_record` or `hub_model_record`.
+    """
+    manifest = {
+        "started": utc_now(),
+        "command": sys.argv,
+        "code": code.record,
+        "recipe": recipe,
+        "origins": origins,
+        "seeds": seeds,
+        "data": data,
+        "model": model,
+        "packages": package_versions(),
+        "python": sys.version.split()[0],
+        "hardware": hardware(),
+        "resumes": [],
+    }
+    return jsonable(manifest)
+
+
+def differences(old: Manifest, new: Manifest) -> list[str]:
+    """What differs in the parts that decide a run's numbers, a line each; empty if a resume continues the same run.
+
+    Recipe (but FREE_KEYS), data and model (wherever their files lie), the package's sources, package versions.
+    """
+    recipe = compare_leaves(old["recipe"], new["recipe"], "")
+    return [
+        *(line for key, line in recipe if not key.startswith(FREE_KEYS)),
+        *(line for _, line in compare_leaves(_without_paths(old["data"]), _without_paths(new["data"]), "data")),
+        *(line for _, line in compare_leaves(_without_paths(old["model"]), _without_paths(new["model"]), "model")),
+        *_code_differences(old["code"], new["code"]),
+        *_package_differences(old["packages"], new["packages"]),
+    ]
+
+
+def record_resume(manifest: Manifest, step: int, allowed: Sequence[str]) -> Manifest:
+    """The manifest with one more resume: when, from the checkpoint of which step, with what differences allowed."""
+    resume = {"time": utc_now(), "step": step, "command": sys.argv, "differences": list(allowed)}
+    return {**manifest, "resumes": [*manifest["resumes"], resume]}
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def compare_leaves(old: Any, new: Any, name: str) -> Iterator[tuple[str, str]]:
+    """(key, line) of every leaf that differs between two trees of dicts and lists.
+
+    >>> list(compare_leaves({"optimizer": {"lr": 1e-4}}, {"optimizer": {"lr": 3e-4}}, ""))
+    [('optimizer.lr', 'optimizer.lr: 0.0001 in the run folder, 0.0003 now')]
+    """
+    old_leaves, new_leaves = dict(_leaves(jsonable(old), name)), dict(_leaves(jsonable(new), name))
+    for key in dict.fromkeys([*old_leaves, *new_leaves]):
+        before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)
+        if before != now or type(before) is not type(now):
+            yield key, difference(key, before, now)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "not there"
+
+
+ABSENT = _Absent()
+
+
+def difference(key: str, before: Any, now: Any) -> str:
+    return f"{key}: {shown(before)} in the run folder, {shown(now)} now"
+
+
+def shown(value: Any) -> str:
+    """A value as a recipe spells it; hashes by their first characters.
+
+    >>> shown(None), shown(True), shown("none"), shown("ab" * 32)
+    ('null', 'true', 'none', 'abababababab…')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str) and len(value) in (40, 64) and set(value) <= set("0123456789abcdef"):
+        return value[:SHOWN_HASH_CHARACTERS] + "…"
+    return str(value)
+
+
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Leaves with their dotted names. An empty dict or list is a leaf: it differs from one that is not there."""
+    if not isinstance(tree, (dict, list)) or not tree:
+        yield name, tree
+        return
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        yield from _leaves(value, f"{name}.{key}" if name else str(key))
+
+
+def _without_paths(tree: Any) -> Any:
+    """The same contents in another folder are the same data."""
+    if isinstance(tree, dict):
+        return {key: _without_paths(value) for key, value in tree.items() if key != "path"}
+    if isinstance(tree, (list, tuple)):
+        return [_without_paths(value) for value in tree]
+    return tree
+
+
+def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    if old["package_sha256"] == new["package_sha256"]:
+        return []
+    return [difference("code of dapo_cli", _code_name(old), _code_name(new))]
+
+
+def _code_name(code: dict[str, Any]) -> str:
+    """For example `3f2a91c04b7d… (commit 9be0c1d2a3f4…, uncommitted changes)`."""
+    origin = f"commit {shown(code['commit'])}" if code["commit"] else f"version {code['version']}"
+    dirty = ", uncommitted changes" if code["dirty"] else ""
+    return f"{shown(code['package_sha256'])} ({origin}{dirty})"
+
+
+def _package_differences(old: dict[str, str | None], new: dict[str, str | None]) -> list[str]:
+    """Only of packages that both sides have: one that is missing is an extra that the run did not use there."""
+    both = [name for name in old if name in new and old[name] and new[name]]
+    return [difference(name, old[name], new[name]) for name in both if old[name] != new[name]]

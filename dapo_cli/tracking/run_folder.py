@@ -1,0 +1,195 @@
+"""The run folder: where everything a run leaves has its place, who may write there, and how a resume rewinds it.
+
+manifest.json                 what the run is; written before step 1
+recipe.yaml                   the resolved recipe, ready for `dapo train`
+code.patch                    the checkout's uncommitted changes, where there are any
+metrics.jsonl                 one line a step; the same recipe gives the same bytes, so no clock is read here
+timings.jsonl                 one line a step: seconds, tokens per second, memory
+evals.jsonl                   one line an evaluation
+rollouts/step_000001.jsonl    a sample of the step's judged completions
+checkpoints/step_000001/      all that a resume needs
+export/                       the final Hugging Face folder
+lock                          the process that writes here
+"""
+
+import fcntl
+import json
+import os
+import platform
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.errors import UserError
+from dapo_cli.tracking.files import json_document, json_line, sync_folder, write_atomically
+
+ROLLOUTS_NAME = re.compile(r"step_(\d+)\.jsonl")
+
+
+class RunFolder:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest_file = self.path / "manifest.json"
+        self.recipe_file = self.path / "recipe.yaml"
+        self.patch_file = self.path / "code.patch"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.timings_file = self.path / "timings.jsonl"
+        self.evals_file = self.path / "evals.jsonl"
+        self.rollouts = self.path / "rollouts"
+        self.checkpoints = self.path / "checkpoints"
+        self.export = self.path / "export"
+        self.lock_file = self.path / "lock"
+
+    def rollouts_file(self, step: int) -> Path:
+        return self.rollouts / f"step_{step:06d}.jsonl"
+
+    @property
+    def started(self) -> bool:
+        """Whether a run lives here: `start` writes the manifest last, so the rest of a start is there with it."""
+        return self.manifest_file.exists()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the one process that writes here. The kernel lets go when the process dies, however it dies.
+
+        Raises UserError naming the process that holds the folder, or where nothing can be written.
+        """
+        make_folder(self.path)
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"run.dir={self.path}: cannot write there ({error.strerror}); give another one") from None
+        _held_locks.add(descriptor)
+        try:
+            _take_lock(descriptor, self.path)
+            yield
+        finally:
+            _held_locks.discard(descriptor)
+            os.close(descriptor)
+
+    def start(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes) -> None:
+        """Lay the folder out for a new run. `patch` may be empty: then there is no code.patch.
+
+        Raises UserError where the folder holds results and no manifest says whose.
+        """
+        make_folder(self.path)
+        results = [path for path in (self.metrics_file, self.timings_file, self.evals_file) if path.exists()]
+        results += [
+            path for path in (self.rollouts, self.checkpoints, self.export) if path.exists() and any(path.iterdir())
+        ]
+        if results:
+            raise UserError(
+                f"run.dir={self.path}: holds {results[0].name} but no manifest.json; give a new run.dir, or remove that"
+            )
+        for folder in (self.rollouts, self.checkpoints):
+            folder.mkdir(exist_ok=True)
+        write_atomically(self.recipe_file, recipe_yaml.encode())
+        self.patch_file.unlink(missing_ok=True)  # of a start that was killed before its manifest
+        if patch:
+            write_atomically(self.patch_file, patch)
+        self.write_manifest(manifest)
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        write_atomically(self.manifest_file, json_document(manifest))
+
+    def read_manifest(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.manifest_file.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{self.path}: no run folder (it has no manifest.json)") from None
+        except ValueError as error:
+            raise UserError(
+                f"{self.manifest_file}: unreadable ({error}); restore the file or give a new run.dir"
+            ) from None
+
+    def write_rollouts(self, step: int, records: list[dict[str, Any]]) -> None:
+        self.rollouts.mkdir(exist_ok=True)
+        write_atomically(self.rollouts_file(step), b"".join(map(json_line, records)))
+
+    def rewind(self, step: int) -> None:
+        """Cut what was written after the checkpoint of `step`, so that a run continued from there leaves the same bytes
+        as one never interrupted: later lines, a line that a kill left half-written, later rollouts. Step 0 stands for
+        "no checkpoint": all goes, the evaluation before the first step included.
+
+        Cutting takes no disk space: a run that stopped on a full disk can be rewound there.
+        Raises UserError where a line up to `step` is unreadable, or metrics.jsonl does not reach `step`.
+        """
+        for file in (self.timings_file, self.evals_file):
+            cut_after(file, step)
+        last_step = cut_after(self.metrics_file, step)
+        if last_step != step:
+            raise UserError(
+                f"{self.metrics_file}: ends at step {last_step}, though there is a checkpoint of step {step}; "
+                "restore the file, or give a new run.dir"
+            )
+        for file in self.rollouts.glob("step_*"):
+            name = ROLLOUTS_NAME.fullmatch(file.name)
+            if name is None or int(name[1]) > step:
+                file.unlink()
+        if self.rollouts.exists():
+            sync_folder(self.rollouts)
+
+
+def make_folder(path: Path) -> None:
+    """Raises UserError where the folder cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"run.dir={path}: cannot make the folder ({error.strerror}); give another one") from None
+
+
+def cut_after(path: Path, step: int) -> int:
+    """Truncate a file of JSON lines, ordered by their `step`, behind the last line of `step` or before (to nothing for
+    step 0); returns the step of the last line left, 0 where none is."""
+    if not path.exists():
+        return 0
+    kept_bytes, last_step = 0, 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if step == 0 or not line.endswith(b"\n"):
+            break
+        line_step = _step_of(line, f"{path}, line {number}")
+        if line_step > step:
+            break
+        kept_bytes, last_step = kept_bytes + len(line), line_step
+    if kept_bytes < path.stat().st_size:
+        with open(path, "r+b") as file:
+            file.truncate(kept_bytes)
+            os.fsync(file.fileno())
+    return last_step
+
+
+def _step_of(line: bytes, where: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{where}: no JSON record with a step; restore the file or give a new run.dir") from None
+
+
+def _take_lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+        raise UserError(
+            f"run.dir={folder}: in use by process {holder}; wait for it, stop it, or give another run.dir"
+        ) from None
+    except OSError as error:
+        warnings.warn(
+            f"{folder}: no locks on this file system ({error.strerror}); start one process only", stacklevel=2
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} on {platform.node()}\n".encode(), 0)
+
+
+def _leave_locks_to_parent() -> None:
+    """A forked child shares its parent's locks, and would hold them beyond the parent's death."""
+    for descriptor in _held_locks:
+        os.close(descriptor)
+    _held_locks.clear()
+
+
+_held_locks: set[int] = set()
+os.register_at_fork(after_in_child=_leave_locks_to_parent)

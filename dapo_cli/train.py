@@ -1,0 +1,87 @@
+"""Algorithm 1 of the paper: the loop that every run is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dapo_cli.algorithm.objective import UpdateStats
+from dapo_cli.checkpoint import Checkpoints
+from dapo_cli.config.schema import Recipe
+from dapo_cli.errors import RunStopped
+from dapo_cli.evaluate import evaluate
+from dapo_cli.interrupt import StopRequest
+from dapo_cli.protocols import Learner, RewardShaper, RolloutEngine, Sampler, Tracker, Verifier
+from dapo_cli.reward.judge import judge
+from dapo_cli.tracking.clock import PhaseClock
+from dapo_cli.tracking.metrics import step_metrics, step_timings
+from dapo_cli.types import Group, Prompt
+
+
+@dataclass
+class Parts:
+    """A recipe's parts, as `build.py` wires them."""
+
+    recipe: Recipe
+    engine: RolloutEngine
+    learner: Learner
+    verifier: Verifier
+    shaper: RewardShaper
+    sampler: Sampler
+    tracker: Tracker
+    checkpoints: Checkpoints
+    eval_prompts: Sequence[Prompt]
+
+
+def train(parts: Parts, start_step: int, stop: StopRequest) -> None:
+    """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
+
+    Raises RunStopped after saving where a signal asks for it.
+    """
+    recipe, engine, learner, sampler, tracker = parts.recipe, parts.engine, parts.learner, parts.sampler, parts.tracker
+    algorithm, clock = recipe.algorithm, PhaseClock()
+    engine.sync_weights(learner.named_weights())
+    if start_step == 0:
+        _evaluate(parts, 0)
+    for step in range(start_step + 1, recipe.run.steps + 1):
+        clock.reset()
+        judged: list[Group] = []
+        sampler.begin_step(step)
+        while prompts := sampler.next_prompts():
+            key = f"{recipe.run.seed}/train/{step}/{sampler.rounds}"
+            with clock("rollout"):
+                completions = engine.generate(prompts, algorithm.samples_per_prompt, recipe.sampling, key)
+            with clock("verify"):
+                groups = judge(prompts, completions, parts.verifier, parts.shaper, recipe.reward.failed_reward)
+            sampler.keep(groups)
+            judged += groups
+        with clock("score"):
+            scored, entropy = learner.score(sampler.take(), step)
+        batch = sampler.batch(scored)
+        stats = UpdateStats()
+        with clock("update"):
+            for start in range(0, len(batch), algorithm.groups_per_update):
+                stats = stats.merge(learner.update(batch[start : start + algorithm.groups_per_update], step))
+        with clock("sync"):
+            engine.sync_weights(learner.named_weights())
+
+        kept = [scored.group for scored in batch]
+        metrics = step_metrics(judged, kept) | {"policy/entropy": entropy} | stats.metrics() | sampler.metrics()
+        tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
+        tracker.step(step, metrics)
+        last = step == recipe.run.steps
+        with clock("evaluate"):
+            if last or (recipe.eval.every and step % recipe.eval.every == 0):
+                _evaluate(parts, step)
+        with clock("checkpoint"):
+            if last or stop.requested or step % recipe.checkpoint.every == 0:
+                parts.checkpoints.save(step, learner, sampler)
+        tracker.timings(step, step_timings(clock, judged, kept))
+        if stop.requested and not last:
+            raise RunStopped(
+                f"{stop.requested}: stopped after step {step} of {recipe.run.steps}; the same command goes on."
+            )
+
+
+def _evaluate(parts: Parts, step: int) -> None:
+    if parts.eval_prompts:
+        metrics = evaluate(parts.engine, parts.verifier, parts.eval_prompts, parts.recipe.eval, parts.recipe.run.seed)
+        parts.tracker.evaluation(step, metrics)

@@ -1,0 +1,156 @@
+"""What flows through a step: Prompt -> Completion -> Rollout -> Group -> ScoredGroup. One complete type a stage.
+
+A group of two, built by hand:
+
+>>> prompt = Prompt(uid="p1", text="1+1=?\\n", token_ids=(4, 13, 4), answer="2", source="arithmetic")
+>>> right = Completion("p1", 0, (19, 5, 1), (-0.1, -0.2, -0.1), Finish.STOP, "Answer: 2")
+>>> wrong = Completion("p1", 1, (19, 6, 1), (-0.1, -2.0, -0.1), Finish.STOP, "Answer: 3")
+>>> group = Group(prompt, (
+...     Rollout(right, Verdict(Outcome.RIGHT, "2", "answer_line"), correctness=1.0, length_penalty=0.0),
+...     Rollout(wrong, Verdict(Outcome.WRONG, "3", "answer_line"), correctness=-1.0, length_penalty=-0.5)))
+>>> group.num_correct, group.informative, group.rewards
+(1, True, (1.0, -1.5))
+"""
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class Finish(Enum):
+    """Why a completion ended: end of sequence, or max_tokens reached (truncated)."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class Outcome(Enum):
+    """The verifier's answer. FAILED is the verifier's own fault or time limit, never the model's."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question. `uid` is a hash of the question and answer, the same in every run; `text` is what the model reads,
+    template included, and `token_ids` its tokens; `source` names the data set."""
+
+    uid: str
+    text: str
+    token_ids: tuple[int, ...]
+    answer: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled answer. `token_ids` [T] include the end of sequence where reached; `logprobs` [T] float32 are the
+    engine's, of each token under the sampling temperature."""
+
+    prompt_uid: str
+    sample_index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    text: str
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish is Finish.LENGTH
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`extracted` is the answer read from the completion (None where none was stated), `rule` how it was found."""
+
+    outcome: Outcome
+    extracted: str | None
+    rule: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A judged completion. `correctness` is Eq. 7 (+1 or -1), `length_penalty` Eq. 13 (-1 to 0)."""
+
+    completion: Completion
+    verdict: Verdict
+    correctness: float
+    length_penalty: float
+
+    @property
+    def reward(self) -> float:
+        return self.correctness + self.length_penalty
+
+
+@dataclass(frozen=True)
+class Group:
+    """The G rollouts of one prompt, in order of sample index."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def num_correct(self) -> int:
+        return sum(rollout.verdict.outcome is Outcome.RIGHT for rollout in self.rollouts)
+
+    @property
+    def informative(self) -> bool:
+        """Eq. 11 on correctness counts alone, so that no length penalty or rounding lets a uniform group through."""
+        return 0 < self.num_correct < len(self.rollouts)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        return tuple(rollout.reward for rollout in self.rollouts)
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """A kept group with pi_old: `old_logprobs[i]` is a [T_i] float32 array, by the learner's weights of `born_step`."""
+
+    group: Group
+    old_logprobs: tuple[np.ndarray, ...]
+    born_step: int
+
+
+def scored_group_to_dict(scored: ScoredGroup) -> dict[str, Any]:
+    """JSON-able; float32 values survive the round trip exactly, since JSON writes the shortest exact float64."""
+    return {
+        "prompt": asdict(scored.group.prompt),
+        "rollouts": [
+            asdict(rollout)
+            | {
+                "completion": asdict(rollout.completion) | {"finish": rollout.completion.finish.value},
+                "verdict": asdict(rollout.verdict) | {"outcome": rollout.verdict.outcome.value},
+            }
+            for rollout in scored.group.rollouts
+        ],
+        "old_logprobs": [values.tolist() for values in scored.old_logprobs],
+        "born_step": scored.born_step,
+    }
+
+
+def scored_group_from_dict(state: dict[str, Any]) -> ScoredGroup:
+    """The inverse of `scored_group_to_dict`."""
+    prompt = Prompt(**state["prompt"] | {"token_ids": tuple(state["prompt"]["token_ids"])})
+    rollouts = tuple(
+        Rollout(
+            completion=Completion(
+                **rollout["completion"]
+                | {
+                    "token_ids": tuple(rollout["completion"]["token_ids"]),
+                    "logprobs": tuple(rollout["completion"]["logprobs"]),
+                    "finish": Finish(rollout["completion"]["finish"]),
+                }
+            ),
+            verdict=Verdict(**rollout["verdict"] | {"outcome": Outcome(rollout["verdict"]["outcome"])}),
+            correctness=rollout["correctness"],
+            length_penalty=rollout["length_penalty"],
+        )
+        for rollout in state["rollouts"]
+    )
+    old_logprobs = tuple(np.array(values, dtype=np.float32) for values in state["old_logprobs"])
+    return ScoredGroup(Group(prompt, rollouts), old_logprobs, state["born_step"])

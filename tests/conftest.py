@@ -1,0 +1,65 @@
+"""Small real parts for the tests: a random Llama over characters and hand-made groups."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on two cores
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from dapo_cli.config.shipped import model_folder
+from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(model_folder("shipped:tiny-arithmetic"))
+
+
+@pytest.fixture
+def model(tokenizer):
+    """A two-layer Llama with random weights, large enough to differ between tokens; grouped-query attention."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def make_prompt(tokenizer, text: str, answer: str = "0") -> Prompt:
+    return Prompt(uid=text, text=text, token_ids=tuple(tokenizer(text)["input_ids"]), answer=answer, source="test")
+
+
+def make_group(
+    token_lengths: list[int], correct: list[bool], *, uid: str = "p", truncated: tuple[int, ...] = (), seed: int = 0
+) -> Group:
+    """A group of random tokens with the verdicts asked for."""
+    rng = np.random.default_rng(seed)
+    prompt = Prompt(uid, uid, tuple(rng.integers(3, 26, 5).tolist()), "0", "test")
+    rollouts = []
+    for index, (length, right) in enumerate(zip(token_lengths, correct, strict=True)):
+        finish = Finish.LENGTH if index in truncated else Finish.STOP
+        completion = Completion(
+            uid, index, tuple(rng.integers(3, 26, length).tolist()), tuple([-1.0] * length), finish, "text"
+        )
+        verdict = Verdict(Outcome.RIGHT if right else Outcome.WRONG, "0", "test")
+        rollouts.append(Rollout(completion, verdict, 1.0 if right else -1.0, 0.0))
+    return Group(prompt, tuple(rollouts))
+
+
+def make_scored(group: Group, born_step: int = 1, logprob: float = -3.0) -> ScoredGroup:
+    arrays = tuple(np.full(len(rollout.completion.token_ids), logprob, dtype=np.float32) for rollout in group.rollouts)
+    return ScoredGroup(group, arrays, born_step)

@@ -1,0 +1,110 @@
+"""Checkpoints are whole or absent, pruned, and restore the step after them exactly."""
+
+import errno
+
+import pytest
+import torch
+
+from dapo_cli.algorithm.sampler import DynamicSampler
+from dapo_cli.checkpoint import Checkpoints, write_folder_atomically
+from dapo_cli.config.schema import SamplerConfig, Surplus
+from dapo_cli.data.stream import PromptStream
+from dapo_cli.errors import UserError
+from dapo_cli.types import scored_group_from_dict, scored_group_to_dict
+from tests.conftest import make_group, make_scored
+from tests.unit.test_single_learner import GROUPS, make_learner
+
+
+def make_sampler() -> DynamicSampler:
+    prompts = [make_group([1, 1], [True, False], uid=str(n)).prompt for n in range(10)]
+    return DynamicSampler(SamplerConfig(surplus=Surplus.carry), 2, PromptStream(prompts, seed=0))
+
+
+def test_restores_learner_sampler_and_random_state(model, tmp_path):
+    learner, sampler = make_learner(model), make_sampler()
+    learner.update(learner.score(GROUPS, step=1)[0], step=1)
+    sampler.begin_step(1)
+    sampler.stream.take(13)
+    sampler.carried = [make_scored(GROUPS[0], born_step=1, logprob=-0.1)]
+    Checkpoints(tmp_path, keep=2).save(1, learner, sampler)
+    expected_draw = torch.rand(1)
+    expected_prompts = [prompt.uid for prompt in sampler.stream.take(5)]
+    weights = {name: weight.clone() for name, weight in model.named_parameters()}
+
+    for weight in model.parameters():
+        weight.data.zero_()
+    restored = make_sampler()
+    assert Checkpoints(tmp_path, keep=2).restore(make_learner(model), restored) == 1
+    assert torch.rand(1) == expected_draw
+    assert [prompt.uid for prompt in restored.stream.take(5)] == expected_prompts
+    assert restored.carried[0].group == GROUPS[0]
+    assert all(torch.equal(weights[name], weight) for name, weight in model.named_parameters())
+
+
+def test_scored_group_survives_json_exactly():
+    scored = make_scored(GROUPS[1], born_step=4, logprob=-0.1)
+    back = scored_group_from_dict(scored_group_to_dict(scored))
+    assert (back.group, back.born_step) == (scored.group, 4)
+    for before, after in zip(scored.old_logprobs, back.old_logprobs, strict=True):
+        assert before.dtype == after.dtype and before.tobytes() == after.tobytes()
+
+
+def test_keeps_the_newest(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3, 10):
+        checkpoints.save(step, make_learner(model), make_sampler())
+    assert checkpoints.steps() == [3, 10]
+
+
+def test_no_checkpoint_is_step_zero(model, tmp_path):
+    assert Checkpoints(tmp_path / "none", keep=1).restore(make_learner(model), make_sampler()) == 0
+
+
+def test_a_full_disk_leaves_the_older_checkpoint_whole(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    learner = make_learner(model)
+    checkpoints.save(1, learner, make_sampler())
+
+    def full_disk(folder):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    learner.save = full_disk
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(2, learner, make_sampler())
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    assert checkpoints.restore(make_learner(model), make_sampler()) == 1
+
+
+def test_a_folder_left_unfinished_by_a_kill_is_no_checkpoint(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(1, make_learner(model), make_sampler())
+    (tmp_path / "step_000002.unfinished").mkdir()
+    (tmp_path / "step_000002.unfinished" / "model.safetensors").write_bytes(b"half")
+    assert checkpoints.steps() == [1]
+    checkpoints.save(2, make_learner(model), make_sampler())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000002"]
+
+
+def test_a_damaged_checkpoint_is_named_with_the_remedy(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(7, make_learner(model), make_sampler())
+    weights = tmp_path / "step_000007" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"step_000007.*does not load.*Remove this folder"):
+        checkpoints.restore(make_learner(model), make_sampler())
+
+
+def test_an_existing_folder_is_replaced_only_by_a_whole_one(tmp_path):
+    final = tmp_path / "export"
+    write_folder_atomically(final, lambda folder: (folder / "a").write_text("1"))
+
+    def fails(folder):
+        (folder / "a").write_text("2")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_folder_atomically(final, fails)
+    assert (final / "a").read_text() == "1"
+    write_folder_atomically(final, lambda folder: (folder / "b").write_text("3"))
+    assert [path.name for path in final.iterdir()] == ["b"]

@@ -1,0 +1,442 @@
+"""What a run leaves: figures worked by hand, and files that are byte for byte the same after a kill and a resume."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dapo_cli.config.schema import TrackingConfig, WandbMode
+from dapo_cli.errors import UserError
+from dapo_cli.tracking.clock import PhaseClock
+from dapo_cli.tracking.console import console_tracker
+from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
+from dapo_cli.tracking.files import json_line, read_lines, write_atomically
+from dapo_cli.tracking.metrics import (
+    in_order,
+    length_metrics,
+    peak_memory_bytes,
+    repeated_ngram_share,
+    rollout_metrics,
+    step_metrics,
+    step_timings,
+    verifier_metrics,
+)
+from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.summary import summary_lines
+from dapo_cli.tracking.trackers import Trackers
+from dapo_cli.tracking.wandb_tracker import WandbTracker, run_id
+from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, Verdict
+
+RIGHT, WRONG, FAILED = Outcome.RIGHT, Outcome.WRONG, Outcome.FAILED
+
+
+def make_rollout(uid: str, index: int, outcome: Outcome, tokens: tuple[int, ...], penalty: float, cut: bool) -> Rollout:
+    finish = Finish.LENGTH if cut else Finish.STOP
+    completion = Completion(uid, index, tokens, tuple(-0.5 for _ in tokens), finish, f"{uid}/{index}")
+    return Rollout(completion, Verdict(outcome, "7", "answer_line"), 1.0 if outcome is RIGHT else -1.0, penalty)
+
+
+def make_group(uid: str, *outcomes: Outcome, tokens: tuple[int, ...] = (5, 6, 1)) -> Group:
+    rollouts = (make_rollout(uid, index, outcome, tokens, 0.0, False) for index, outcome in enumerate(outcomes))
+    return Group(Prompt(uid, f"{uid}=?\n", (4, 13), "7", "test"), tuple(rollouts))
+
+
+def two_groups() -> list[Group]:
+    """Four completions of 1, 2, 3 and 10 tokens; two right, one wrong, one failed and cut off."""
+    first, second = make_group("p1", RIGHT, RIGHT), make_group("p2", WRONG, FAILED)
+    first_rollouts = (
+        make_rollout("p1", 0, RIGHT, (9,), 0.0, False),
+        make_rollout("p1", 1, RIGHT, (9, 1), -0.25, False),
+    )
+    second_rollouts = (
+        make_rollout("p2", 0, WRONG, (9, 8, 1), 0.0, False),
+        make_rollout("p2", 1, FAILED, (3,) * 10, -1.0, True),
+    )
+    return [Group(first.prompt, first_rollouts), Group(second.prompt, second_rollouts)]
+
+
+def test_rollout_metrics_by_hand():
+    # rewards 1, 0.75, -1, -2
+    assert rollout_metrics(two_groups()) == {
+        "accuracy": 0.5,
+        "reward": -0.3125,
+        "length_penalty": -0.3125,
+        "completed": 0.75,
+        "truncated": 0.25,
+    }
+
+
+def test_length_metrics_by_hand():
+    # lengths 1 2 3 10: the median lies between 2 and 3, p95 at place 2.85, that is 3 + 0.85 * 7
+    assert length_metrics(two_groups()) == {"mean": 4.0, "p50": 2.5, "p95": pytest.approx(8.95), "max": 10}
+
+
+def test_verifier_metrics_by_hand():
+    assert verifier_metrics(two_groups()) == {"right": 2, "wrong": 1, "failed": 1}
+
+
+def test_nothing_to_measure_is_none_and_never_nan():
+    metrics = step_metrics([], [])
+    assert metrics["judged/accuracy"] is metrics["length/p95"] is metrics["repetition/ngram_share"] is None
+    assert metrics["verifier/failed"] == 0
+    assert all(value is None or value == 0 for value in metrics.values())
+
+
+def test_step_metrics_separate_judged_from_kept():
+    first, second = two_groups()
+    metrics = step_metrics(judged=[first, second], kept=[first])
+    assert (metrics["judged/accuracy"], metrics["kept/accuracy"], metrics["kept/truncated"]) == (0.5, 1.0, 0.0)
+    # only the ten equal tokens have 4-grams that repeat: 6 of 7, over 4 completions
+    assert metrics["repetition/ngram_share"] == pytest.approx(6 / 7 / 4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "n", "share"),
+    [
+        ((), 2, 0.0),
+        ((1,), 2, 0.0),
+        ((1, 2, 3, 4), 2, 0.0),
+        ((7, 8, 7, 8, 7), 2, 0.5),
+        ((5, 5, 5, 5, 5), 4, 0.5),
+        ((1, 2, 1, 2), 3, 0.0),
+    ],
+)
+def test_repeated_ngram_share_by_hand(tokens, n, share):
+    assert repeated_ngram_share(tokens, n) == share
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 5))
+def test_repeated_ngram_share_counts_what_occurred_before(tokens, n):
+    ngrams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+    before = sum(ngram in ngrams[:place] for place, ngram in enumerate(ngrams))
+    assert repeated_ngram_share(tokens, n) == (before / len(ngrams) if ngrams else 0.0)
+
+
+def test_in_order_depends_on_no_insertion_order_of_sections():
+    figures = {"other/x": 1, "policy/loss": 2, "judged/reward": 3, "judged/accuracy": 4}
+    assert list(in_order(figures)) == ["judged/reward", "judged/accuracy", "policy/loss", "other/x"]
+
+
+def test_step_timings_by_hand():
+    clock = PhaseClock()
+    clock.seconds = {"rollout": 2.0, "verify": 0.5, "score": 0.25, "update": 0.0}
+    first, second = two_groups()
+    timings = step_timings(clock, judged=[first, second], kept=[first])
+    # 16 tokens generated, 3 trained on; no speed without time
+    assert (timings["tokens_per_s/rollout"], timings["tokens_per_s/score"]) == (8.0, 12.0)
+    assert timings["tokens_per_s/update"] is None
+    assert timings["seconds/verify"] == 0.5 and timings["seconds/step"] >= 0
+
+
+def test_peak_memory_is_in_bytes():
+    block = np.ones(30_000_000 // 8)
+    assert 30_000_000 < peak_memory_bytes() < 2**40
+    assert block[0] == 1
+
+
+def test_json_lines_are_strict_and_exact():
+    record = {"b": 0.1 + 0.2, "a": float("nan"), "c": [float("inf"), -float("inf")], "d": None, "e": np.float32(0.5)}
+    line = json_line(record | {"text": "é\nx\udc80"})
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    back = json.loads(line, parse_constant=pytest.fail)
+    assert list(back) == ["b", "a", "c", "d", "e", "text"]
+    assert back["b"] == 0.1 + 0.2 and back["d"] is None and back["e"] == 0.5
+    assert (back["a"], *back["c"]) == ("NaN", "Infinity", "-Infinity")
+
+
+def test_write_atomically_keeps_the_old_content_when_writing_fails(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    write_atomically(path, b"old")
+
+    def full_disk(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new, longer")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# Run folder -------------------------------------------------------------------------------------------------------
+
+
+def track_steps(folder: RunFolder, steps: range, evaluate_at: tuple[int, ...] = ()) -> None:
+    tracker = Trackers([FileTracker(folder, rollouts_per_step=3)])
+    for step in steps:
+        if step:
+            outcomes = [RIGHT if (step + place) % 3 == 0 else WRONG for place in range(4)]
+            groups = [make_group(f"s{step}", *outcomes)]
+            tracker.rollouts(step, groups, {f"s{step}"})
+            tracker.step(step, step_metrics(groups, groups))
+            tracker.timings(step, {"seconds/step": step / 7})
+        if step in evaluate_at:
+            tracker.evaluation(step, {"eval/accuracy": step / 7, "eval/standard_error": None})
+    tracker.close()
+
+
+def contents(folder: RunFolder) -> dict[str, bytes]:
+    return {str(path.relative_to(folder.path)): path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    checkpoint=st.integers(0, 5),
+    killed_after=st.integers(0, 6),
+    torn=st.sampled_from([b"", b'{"st', b'{"step": 7}', b"\x00\x00"]),
+)
+def test_rewound_run_leaves_the_bytes_of_an_uninterrupted_one(tmp_path_factory, checkpoint, killed_after, torn):
+    if killed_after < checkpoint:
+        killed_after = checkpoint
+    whole = RunFolder(tmp_path_factory.mktemp("whole"))
+    broken = RunFolder(tmp_path_factory.mktemp("broken"))
+    for folder in (whole, broken):
+        folder.start({"run": 1}, "run: 1\n", b"")
+    track_steps(whole, range(0, 7), evaluate_at=(0, 3, 6))
+    track_steps(broken, range(0, killed_after + 1), evaluate_at=(0, 3, 6))
+    for file in (broken.metrics_file, broken.timings_file, broken.evals_file):
+        with open(file, "ab") as stream:
+            stream.write(torn)
+    (broken.rollouts / "step_000006.jsonl.tmp").write_bytes(b"{")
+
+    broken.rewind(checkpoint)
+    track_steps(broken, range(checkpoint + 1 if checkpoint else 0, 7), evaluate_at=(0, 3, 6))
+    assert contents(broken) == contents(whole)
+
+
+def test_rewind_refuses_metrics_that_lack_steps_of_the_checkpoint(tmp_path):
+    folder = RunFolder(tmp_path)
+    track_steps(folder, range(1, 4))
+    with pytest.raises(UserError, match="ends at step 3, though there is a checkpoint of step 5"):
+        folder.rewind(5)
+
+
+def test_rewind_names_an_unreadable_line(tmp_path):
+    folder = RunFolder(tmp_path)
+    track_steps(folder, range(1, 3))
+    folder.metrics_file.write_bytes(b"oops\n" + folder.metrics_file.read_bytes())
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
+        folder.rewind(1)
+
+
+def test_rewind_of_a_run_that_wrote_nothing(tmp_path):
+    folder = RunFolder(tmp_path / "new")
+    folder.start({"run": 1}, "", b"")
+    folder.rewind(0)
+    assert read_lines(folder.metrics_file) == []
+
+
+def test_start_lays_out_the_folder_and_refuses_results_without_manifest(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "a b")
+    assert not folder.started
+    folder.start({"seed": 1}, "run:\n  seed: 1\n", b"diff")
+    assert folder.started and folder.read_manifest() == {"seed": 1}
+    assert folder.patch_file.read_bytes() == b"diff"
+    track_steps(folder, range(1, 2))
+    folder.manifest_file.unlink()
+    with pytest.raises(UserError, match=r"metrics\.jsonl but no manifest\.json"):
+        folder.start({"seed": 1}, "", b"")
+
+
+def test_bad_manifests_are_user_errors(tmp_path):
+    folder = RunFolder(tmp_path)
+    with pytest.raises(UserError, match="no run folder"):
+        folder.read_manifest()
+    folder.manifest_file.write_text('{"a": ')
+    with pytest.raises(UserError, match=r"manifest\.json: unreadable"):
+        folder.read_manifest()
+
+
+def test_a_file_in_place_of_the_run_folder_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=r"run\.dir="), RunFolder(tmp_path / "file" / "run").lock():
+        pass
+
+
+HOLD_LOCK = """
+    import os, sys, time
+    from dapo_cli.tracking.run_folder import RunFolder
+    with RunFolder(sys.argv[1]).lock():
+        child = os.fork()
+        if child == 0:
+            print("held", os.getppid(), os.getpid(), flush=True)
+        time.sleep(60)
+"""
+
+
+def test_the_lock_names_its_holder_and_dies_with_it_though_a_forked_child_lives_on(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(HOLD_LOCK), str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    child = None
+    try:
+        _, pid, child = holder.stdout.readline().split()
+        with pytest.raises(UserError, match=f"in use by process {pid} "), RunFolder(tmp_path).lock():
+            pass
+        holder.kill()
+        holder.wait()
+        os.kill(int(child), 0)
+        with RunFolder(tmp_path).lock():
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+        if child:
+            os.kill(int(child), signal.SIGKILL)
+
+
+def test_the_lock_can_be_taken_again_after_release(tmp_path):
+    for _ in range(2):
+        with RunFolder(tmp_path).lock():
+            pass
+
+
+# Sample of rollouts -----------------------------------------------------------------------------------------------
+
+
+def test_chosen_rollouts_by_hand():
+    groups = [make_group("a", RIGHT, RIGHT, WRONG), make_group("b", WRONG, RIGHT), make_group("c", WRONG, WRONG)]
+    chosen = [rollout.completion.text for _, rollout in choose_rollouts(groups, 4)]
+    assert chosen == ["a/0", "b/1", "a/2", "c/0"]
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from([RIGHT, WRONG, FAILED]), min_size=2, max_size=5), max_size=8),
+    count=st.integers(0, 24),
+)
+def test_chosen_rollouts_are_many_enough_different_and_show_the_right_ones(rows, count):
+    groups = [make_group(f"g{place}", *outcomes) for place, outcomes in enumerate(rows)]
+    chosen = [rollout for _, rollout in choose_rollouts(groups, count)]
+    outcomes = [outcome for row in rows for outcome in row]
+    assert len({rollout.completion.text for rollout in chosen}) == len(chosen) == min(count, len(outcomes))
+    chosen_right = sum(rollout.verdict.outcome is RIGHT for rollout in chosen)
+    assert chosen_right >= min((count + 1) // 2, outcomes.count(RIGHT))
+
+
+def test_a_rollouts_file_holds_what_an_audit_needs(tmp_path):
+    folder = RunFolder(tmp_path)
+    FileTracker(folder, rollouts_per_step=2).rollouts(3, two_groups(), {"p1"})
+    first, second = read_lines(folder.rollouts_file(3))
+    assert first == {
+        "step": 3,
+        "uid": "p1",
+        "sample": 0,
+        "prompt": "p1=?\n",
+        "completion": "p1/0",
+        "answer": "7",
+        "outcome": "right",
+        "extracted": "7",
+        "rule": "answer_line",
+        "correctness": 1.0,
+        "length_penalty": 0.0,
+        "reward": 1.0,
+        "finish": "stop",
+        "tokens": 1,
+        "mean_logprob": -0.5,
+        "kept": True,
+    }
+    assert (second["uid"], second["kept"]) == ("p2", False)
+
+
+def test_no_rollouts_are_stored_when_none_are_asked_for(tmp_path):
+    folder = RunFolder(tmp_path)
+    FileTracker(folder, rollouts_per_step=0).rollouts(1, two_groups(), set())
+    assert not folder.rollouts.exists()
+
+
+# Terminal, wandb, summary -----------------------------------------------------------------------------------------
+
+EVALUATION = {
+    "eval/accuracy": 0.461,
+    "eval/standard_error": 0.0312,
+    "eval/prompts": 256,
+    "eval/samples_per_prompt": 1,
+}
+
+
+def step_figures(step: int) -> tuple[dict, dict]:
+    metrics = {
+        "judged/accuracy": step / 10,
+        "judged/reward": step / 5 - 1,
+        "sampler/informative_rate": None if step == 1 else 0.75,
+        "policy/entropy": 0.25,
+        "length/mean": 33.25,
+    }
+    return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "tokens_per_s/rollout": 5210.4}
+
+
+def run_tracker(tracker) -> None:
+    tracker.evaluation(0, EVALUATION)
+    for step in (1, 2):
+        tracker.rollouts(step, two_groups(), set())
+        metrics, timings = step_figures(step)
+        tracker.step(step, metrics)
+        tracker.timings(step, timings)
+    tracker.close()
+
+
+def test_without_a_terminal_a_step_is_one_aligned_line(capsys):
+    run_tracker(console_tracker(10, Console(force_terminal=False)))
+    evaluation, heading, first, second = capsys.readouterr().out.splitlines()
+    assert evaluation == "held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)"
+    assert heading.split() == ["step", "accuracy", "reward", "informative", "entropy", "length", "tokens/s", "ETA"]
+    # 9 steps of 2 s to go, then 8 of 3 s
+    assert first.split() == ["1/10", "10.0%", "-0.80", "-", "0.250", "33.2", "5,210", "0:18"]
+    assert second.split() == ["2/10", "20.0%", "-0.60", "75%", "0.250", "33.2", "5,210", "0:24"]
+    assert len(heading) == len(first) == len(second)
+
+
+def test_on_a_terminal_the_last_figures_and_the_course_are_drawn(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    drawn = io.StringIO()
+    run_tracker(console_tracker(10, Console(file=drawn, force_terminal=True, width=80, color_system=None)))
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.getvalue()).rsplit("step 2/10", 1)[-1]
+    assert "ETA 0:24" in last and "20.0%" in last and "5,210" in last and "▁▂" in last
+    assert "held-out accuracy 46.1% ± 3.1 after step 0" in drawn.getvalue()
+
+
+def test_summary_is_read_from_the_files_alone(tmp_path):
+    folder = RunFolder(tmp_path)
+    tracker = FileTracker(folder, rollouts_per_step=1)
+    run_tracker(tracker)
+    assert "46.1% ± 3.1 (step 0)" in summary_lines(folder)[0] and "->" not in summary_lines(folder)[0]
+    tracker.evaluation(2, EVALUATION | {"eval/accuracy": 0.82, "eval/standard_error": None})
+    folder.export.mkdir()
+    accuracy, training, metrics, rollouts, model = summary_lines(folder)
+    assert accuracy.endswith("46.1% ± 3.1 (step 0) -> 82.0% (step 2)")
+    assert training.endswith("2 steps in 0:06, 3.0 s a step, 5,210 tokens/s in rollouts")
+    assert metrics.endswith("metrics.jsonl") and rollouts.endswith("rollouts/") and model.endswith("export/")
+
+
+def test_summary_of_a_run_that_did_nothing(tmp_path):
+    accuracy, training, *_ = summary_lines(RunFolder(tmp_path))
+    assert "not measured" in accuracy and training.endswith("0 steps")
+
+
+def test_wandb_offline_leaves_its_run_in_the_folder_under_the_manifests_id(tmp_path):
+    folder, manifest = RunFolder(tmp_path), {"started": "2026", "recipe": {"run": {"seed": 5}}, "resumes": []}
+    run_tracker(WandbTracker(folder, manifest, TrackingConfig(wandb=WandbMode.offline)))
+    (stored,) = tmp_path.glob(f"wandb/offline-run-*-{run_id(manifest)}/*.wandb")
+    deadline = time.monotonic() + 20  # wandb's service closes the file shortly after `finish` returns
+    while b"eval/accuracy" not in (content := stored.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert b"judged/accuracy" in content and b"eval/accuracy" in content and b"seed" in content
+
+
+def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path):
+    with pytest.warns(UserWarning, match="the run goes on without it") as caught:
+        run_tracker(WandbTracker(RunFolder(tmp_path), {}, TrackingConfig(wandb=WandbMode.offline, wandb_project="a/b")))
+    assert len(caught) == 1

@@ -1,0 +1,181 @@
+"""`dapo train` as a user runs it: real processes, the shipped model, kills and resumes."""
+
+import filecmp
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+STEPS = 4
+SMALL = [
+    f"run.steps={STEPS}",
+    "run.threads=1",
+    "algorithm.groups_per_step=4",
+    "algorithm.groups_per_update=2",
+    "algorithm.samples_per_prompt=4",
+    "sampler.max_prompts_per_round=12",
+    "sampler.max_rounds=2",
+    "optimizer.warmup_steps=1",
+    "data.prompts=64",
+    "eval.data.prompts=16",
+    "eval.every=2",
+]
+
+
+def dapo(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "dapo_cli", *map(str, arguments)]
+
+
+def train(folder: Path, *overrides: str, recipe: object = "quickstart") -> subprocess.CompletedProcess:
+    where = [f"run.dir={folder}"] if recipe == "quickstart" else []
+    command = dapo("train", recipe, *where, *(SMALL if recipe == "quickstart" else []), *overrides)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def last_step(folder: Path) -> int:
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return len(lines)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Everything that the recipe determines is equal to the byte: figures, samples, weights, optimizer, export."""
+    assert last_step(one) == last_step(other) == STEPS
+    names = ["metrics.jsonl", "evals.jsonl", "export/model.safetensors"]
+    names += [f"rollouts/step_{step:06d}.jsonl" for step in range(1, STEPS + 1)]
+    names += [f"checkpoints/step_{STEPS:06d}/{name}" for name in ("model.safetensors", "state.json", "optimizer.pt")]
+    for name in names:
+        assert filecmp.cmp(one / name, other / name, shallow=False), name
+
+
+@pytest.fixture(scope="module", params=["discard", "carry"])
+def surplus(request) -> str:
+    return f"sampler.surplus={request.param}"
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, surplus) -> Path:
+    """A run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    done = train(folder, surplus)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_leaves_all_that_a_run_promises(reference):
+    manifest = json.loads((reference / "manifest.json").read_text())
+    assert manifest["recipe"]["algorithm"]["groups_per_step"] == 4
+    assert manifest["origins"]["algorithm.groups_per_step"] == "override"
+    assert manifest["model"]["files"]["model.safetensors"]
+    assert manifest["packages"]["torch"]
+    steps = [json.loads(line) for line in (reference / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps] == [1, 2, 3, 4]
+    assert [json.loads(line)["step"] for line in (reference / "evals.jsonl").read_text().splitlines()] == [0, 2, 4]
+    assert sorted(path.name for path in (reference / "checkpoints").iterdir()) == ["step_000003", "step_000004"]
+    model = AutoModelForCausalLM.from_pretrained(reference / "export")
+    tokenizer = AutoTokenizer.from_pretrained(reference / "export")
+    prompt = tokenizer("1+2=?\n", return_tensors="pt")
+    text = tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=40)[0])
+    assert text.startswith("1+2=?\n1+2=3\n")
+
+
+def test_counts_of_a_step_add_up(reference):
+    for line in (reference / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        judged = record["verifier/right"] + record["verifier/wrong"] + record["verifier/failed"]
+        assert judged == 4 * record["sampler/prompts"]
+        assert record["judged/accuracy"] == pytest.approx(record["verifier/right"] / judged)
+        assert record["judged/reward"] == pytest.approx(
+            2 * record["judged/accuracy"] - 1 + record["judged/length_penalty"]
+        )
+        assert record["sampler/kept"] + record["sampler/short"] == 4
+        assert 0 < record["kept/accuracy"] < 1
+        assert record["policy/ratio_min"] <= 1 <= record["policy/ratio_max"]
+
+
+def test_two_runs_are_identical(reference, surplus, tmp_path):
+    assert train(tmp_path / "run", surplus).returncode == 0
+    assert_same_run(reference, tmp_path / "run")
+
+
+def start_and_signal(folder: Path, surplus: str, after_step: int, number: signal.Signals) -> subprocess.Popen:
+    command = dapo("train", "quickstart", f"run.dir={folder}", *SMALL, surplus)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while last_step(folder) < after_step and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    return process
+
+
+@pytest.mark.parametrize("after_step", [0, 2])
+def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, after_step):
+    folder = tmp_path / "run"
+    process = start_and_signal(folder, surplus, after_step, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert last_step(folder) < STEPS
+    assert train(folder, surplus).returncode == 0
+    assert_same_run(reference, folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path, number):
+    folder = tmp_path / "run"
+    process = start_and_signal(folder, surplus, 1, number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 3, errors
+    assert f"{number.name}: stopped after step" in errors
+    resumed = train(folder, recipe=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same_run(reference, folder)
+
+
+def test_no_verifier_outlives_a_killed_run(surplus, tmp_path):
+    process = start_and_signal(tmp_path / "run", surplus, 1, signal.SIGKILL)
+    process.communicate()
+    workers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > process.pid]
+    deadline = time.monotonic() + 20
+    while any(_is_worker_of_nobody(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _is_worker_of_nobody(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    except OSError:
+        return False
+    return b"dapo_cli.reward" in command and parent == "1"
+
+
+class TestChanges:
+    """A run folder takes only the run it was made for."""
+
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory) -> Path:
+        folder = tmp_path_factory.mktemp("changes") / "run"
+        assert train(folder, "run.steps=1").returncode == 0
+        return folder
+
+    def test_another_recipe_is_refused_with_the_difference(self, folder):
+        refused = train(folder, "run.steps=1", "optimizer.lr=0.5", "data.seed=9")
+        assert refused.returncode == 2
+        assert "optimizer.lr: 0.0003 in the run folder, 0.5 now" in refused.stderr
+        assert "data.seed: 0 in the run folder, 9 now" in refused.stderr
+        assert "--allow-changes" in refused.stderr
+
+    def test_an_allowed_change_is_recorded(self, folder):
+        assert train(folder, "run.steps=2", "--allow-changes").returncode == 0
+        assert last_step(folder) == 2
+        (resume,) = json.loads((folder / "manifest.json").read_text())["resumes"]
+        assert resume["step"] == 1
+        assert resume["differences"] == ["run.steps: 1 in the run folder, 2 now"]

@@ -9,6 +9,7 @@ from dapo_cli.config.schema import Recipe
 from dapo_cli.errors import RunStopped
 from dapo_cli.evaluate import evaluate
 from dapo_cli.interrupt import StopRequest
+from dapo_cli.learner.optim import learning_rate
 from dapo_cli.protocols import Learner, RewardShaper, RolloutEngine, Sampler, Tracker, Verifier
 from dapo_cli.reward.judge import judge
 from dapo_cli.tracking.clock import PhaseClock
@@ -64,7 +65,8 @@ def train(parts: Parts, start_step: int, stop: StopRequest) -> None:
             engine.sync_weights(learner.named_weights())
 
         kept = [scored.group for scored in batch]
-        metrics = step_metrics(judged, kept) | {"policy/entropy": entropy} | stats.metrics() | sampler.metrics()
+        policy = {"policy/entropy": entropy, "policy/lr": learning_rate(recipe.optimizer, step)} | stats.metrics()
+        metrics = step_metrics(judged, kept) | sampler.metrics() | policy
         tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
         tracker.step(step, metrics)
         last = step == recipe.run.steps

@@ -14,6 +14,7 @@ from dapo_cli.algorithm.logprobs import chunked_logprobs
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
 from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches
+from dapo_cli.learner.optim import learning_rate
 from dapo_cli.types import Group, ScoredGroup
 
 
@@ -25,11 +26,6 @@ class Objective:
     clip: Clip
     temperature: float
     filter_truncated: bool
-
-
-def learning_rate(config: OptimizerConfig, step: int) -> float:
-    """Linear warm-up over the first steps, then constant; a function of the step alone, so resuming needs no state."""
-    return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
 
 
 class SingleLearner:

@@ -9,7 +9,8 @@ import torch
 from dapo_cli.algorithm.objective import Clip
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
 from dapo_cli.learner.micro_batches import split_by_budget
-from dapo_cli.learner.single import Objective, SingleLearner, learning_rate
+from dapo_cli.learner.optim import learning_rate
+from dapo_cli.learner.single import Objective, SingleLearner
 from tests.conftest import make_group
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, warmup_steps=0, weight_decay=0.1, max_grad_norm=0.5)

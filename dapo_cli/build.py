@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dapo_cli.algorithm.objective import Clip
 from dapo_cli.algorithm.sampler import DynamicSampler
 from dapo_cli.checkpoint import Checkpoints
@@ -59,6 +61,7 @@ def read_inputs(recipe: Recipe) -> Inputs:
         _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, pretrained)
         eval_prompts, record = _read_prompts("eval.data", recipe.eval.data, pretrained)
         records.append(record)
+    _check_prompts(recipe, prompts, eval_prompts)
     return Inputs(pretrained, prompts, eval_prompts, records)
 
 
@@ -73,8 +76,9 @@ def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Input
     )
 
 
-def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, tracker: Tracker) -> Parts:
+def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder) -> Parts:
     verifier = build_verifier(recipe.reward)  # first: its workers start while the weights load
+    torch.manual_seed(recipe.run.seed)  # our own draws are keyed; this is for models that draw from the global state
     model = load_weights(inputs.pretrained, recipe.model)
     learner = _build_learner(recipe, model, inputs.pretrained.tokenizer)
     return Parts(
@@ -86,7 +90,6 @@ def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, tracker: Trac
         sampler=DynamicSampler(
             recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(inputs.prompts, recipe.run.seed)
         ),
-        tracker=tracker,
         checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep),
         eval_prompts=inputs.eval_prompts,
     )
@@ -145,9 +148,23 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
     return prompts, record
 
 
+def _check_prompts(recipe: Recipe, prompts: list[Prompt], eval_prompts: list[Prompt]) -> None:
+    groups = recipe.algorithm.groups_per_step
+    if groups > len(prompts):
+        raise UserError(
+            f"algorithm.groups_per_step={groups}, but data gives {len(prompts)} prompts: lower it, or give more data"
+        )
+    common = {prompt.uid for prompt in prompts} & {prompt.uid for prompt in eval_prompts}
+    if common:
+        raise UserError(
+            f"{len(common)} of the {len(eval_prompts)} prompts of eval.data are in data, too: held-out accuracy would "
+            "be measured on what is trained on; give other data for one of them"
+        )
+
+
 def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: Pretrained) -> None:
     longest = data.max_prompt_tokens + max_tokens
-    if longest > pretrained.context:
+    if pretrained.context is not None and longest > pretrained.context:
         raise UserError(
             f"{section}data.max_prompt_tokens + {section}sampling.max_tokens = {data.max_prompt_tokens} + {max_tokens} "
             f"= {longest} tokens, but the model's context is {pretrained.context}: lower one of them"

@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, pruned to a number, restored exactly."""
 
+import errno
 import json
 import os
 import re
@@ -11,10 +12,11 @@ import torch
 
 from dapo_cli.errors import UserError
 from dapo_cli.protocols import Learner, Sampler
-from dapo_cli.tracking.files import sync_folder
+from dapo_cli.tracking.files import sync
 
 STEP_FOLDER = re.compile(r"step_(\d+)")
 UNFINISHED = ".unfinished"
+FULL_BYTES = 1 << 20  # a disk with less free space is full: writers fill it up to their last block before they fail
 
 
 class Checkpoints:
@@ -36,7 +38,7 @@ class Checkpoints:
         return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := STEP_FOLDER.fullmatch(name)))
 
     def save(self, step: int, learner: Learner, sampler: Sampler) -> None:
-        """Raises OSError (a full disk) after removing what was half-written; the older checkpoints stay."""
+        """Raises OSError with ENOSPC on a full disk, after removing what was half-written; older checkpoints stay."""
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self._path(step)
 
@@ -64,7 +66,9 @@ class Checkpoints:
             learner.load(folder)
             sampler.load_state_dict(state["sampler"])
             torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch_rng"]), dtype=torch.uint8))
-        except Exception as error:
+        except UserError:
+            raise
+        except Exception as error:  # torch, safetensors and json: each has its own types for a damaged file
             raise UserError(
                 f"{folder}: the checkpoint does not load ({type(error).__name__}: {error}). "
                 "Remove this folder to resume from the checkpoint before it."
@@ -83,14 +87,15 @@ def write_folder_atomically(final: Path, write: Callable[[Path], None]) -> None:
     unfinished.mkdir(parents=True)
     try:
         write(unfinished)
-        for file in unfinished.iterdir():
-            with open(file, "rb") as opened:
-                os.fsync(opened.fileno())
-        sync_folder(unfinished)
-    except BaseException:
+        for path in [*unfinished.rglob("*"), unfinished]:
+            sync(path)
+    except BaseException as error:
+        full = shutil.disk_usage(unfinished).free < FULL_BYTES
         shutil.rmtree(unfinished, ignore_errors=True)
+        if full:  # torch and safetensors say so in exceptions of their own
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
         raise
     if final.exists():
         shutil.rmtree(final)
     os.replace(unfinished, final)
-    sync_folder(final.parent)
+    sync(final.parent)

@@ -6,4 +6,4 @@ class UserError(Exception):
 
 
 class RunStopped(Exception):
-    """The run ended early on purpose, with everything saved; the message says why and how to go on. Exit code 3."""
+    """The run ended early on purpose, resumable from its last checkpoint; the message says why and how. Exit code 3."""

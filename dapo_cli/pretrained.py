@@ -9,9 +9,6 @@ from dapo_cli.config.shipped import model_folder
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model_folder_record
 
-# Configuration fields that scale or cap the logits after the head, which the chunked log-probs would miss.
-LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-
 
 @dataclass(frozen=True)
 class Pretrained:
@@ -23,16 +20,16 @@ class Pretrained:
     record: dict[str, Any]
 
     @property
-    def context(self) -> int:
-        """Most tokens of a sequence."""
-        return self.config.get_text_config().max_position_embeddings
+    def context(self) -> int | None:
+        """Most tokens of a sequence; None where the model has no such limit."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
 
 def open_pretrained(model: ModelConfig) -> Pretrained:
     """Find the model and read all but its weights.
 
-    Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, an
-    architecture that is no causal language model, and one whose head scales its logits.
+    Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, and an
+    architecture that is no causal language model.
     """
     folder, record = _locate(model)
     from transformers import AutoConfig, AutoTokenizer
@@ -40,20 +37,18 @@ def open_pretrained(model: ModelConfig) -> Pretrained:
 
     try:
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # OSError, ValueError, validation errors of huggingface_hub
         raise UserError(f"model.path={model.path}: no readable config.json there ({_first_line(error)})") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UserError(f"model.path={model.path}: a {config.model_type} model is no causal language model")
-    for name in LOGIT_TRANSFORMS:
-        if getattr(config.get_text_config(), name, None) not in (None, 1, 1.0):
-            raise UserError(f"model.path={model.path}: its config sets {name}, which training does not support")
     return Pretrained(folder, _open_tokenizer(AutoTokenizer, model, folder), config, record)
 
 
 def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
-    """The `transformers` causal language model, on the GPU where there is one, in evaluation mode.
+    """The `transformers` causal language model in float32, on the GPU where there is one, in evaluation mode.
 
-    Raises UserError for weights that are missing, unreadable, or do not fit the configuration.
+    Raises UserError for weights that are missing, unreadable, or do not fit the configuration, and for a model whose
+    logits are not its last hidden states times its output embedding.
     """
     import torch
     import transformers
@@ -61,9 +56,7 @@ def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
     transformers.utils.logging.disable_progress_bar()  # it would tear the live display, also at the final export
     auto_model: Any = transformers.AutoModelForCausalLM
     try:
-        loaded, report = auto_model.from_pretrained(
-            pretrained.folder, dtype=getattr(torch, model.dtype.value), output_loading_info=True
-        )
+        loaded, report = auto_model.from_pretrained(pretrained.folder, dtype=torch.float32, output_loading_info=True)
     except Exception as error:  # safetensors, OSError, RuntimeError: each for another kind of broken file
         raise UserError(f"model.path={model.path}: its weights do not load ({_first_line(error)})") from error
     if report["missing_keys"] or report["mismatched_keys"]:
@@ -71,7 +64,29 @@ def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
         raise UserError(
             f"model.path={model.path}: the weight files lack or misshape {len(faulty)} tensors, the first {faulty[0]}"
         )
-    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    _check_head(loaded, model)
+    return loaded
+
+
+def _check_head(loaded: Any, model: ModelConfig) -> None:
+    """The learner takes log-probs from hidden states and output embedding: biases, caps and scales behind the head
+    (Gemma, Cohere, Granite, Phi) would silently train another policy than the one that samples."""
+    import torch
+
+    from dapo_cli.algorithm.logprobs import chunked_logprobs
+
+    token_ids = torch.arange(1, 9, device=loaded.device)[None]
+    with torch.no_grad():
+        expected = loaded(token_ids).logits[0].float().log_softmax(-1).gather(-1, token_ids.T).squeeze(-1)
+        hidden = loaded.base_model(token_ids, use_cache=False).last_hidden_state[0]
+        logprobs, _ = chunked_logprobs(hidden, loaded.get_output_embeddings().weight, token_ids[0], 1.0, 8)
+    error = (logprobs - expected).abs().max().item()
+    if not error < 1e-3:
+        raise UserError(
+            f"model.path={model.path}: log-probs of this {loaded.config.model_type} are not those of its hidden states "
+            f"times its output embedding (they differ by {error:.2g}); such heads are not supported"
+        )
 
 
 def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any:
@@ -93,6 +108,10 @@ def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any
 
 def _locate(model: ModelConfig) -> tuple[str, dict[str, Any]]:
     folder = Path(model_folder(model.path)).expanduser()
+    if folder.is_dir() and model.revision is not None:
+        raise UserError(
+            f"model.revision={model.revision}: {model.path} is a folder, which has no revisions; leave it out"
+        )
     if folder.is_dir():
         return str(folder), model_folder_record(folder)
     if folder.exists():

@@ -27,21 +27,23 @@ class Parts:
     verifier: Verifier
     shaper: RewardShaper
     sampler: Sampler
-    tracker: Tracker
     checkpoints: Checkpoints
     eval_prompts: Sequence[Prompt]
 
+    def close(self) -> None:
+        self.verifier.close()
 
-def train(parts: Parts, start_step: int, stop: StopRequest) -> None:
+
+def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) -> None:
     """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
 
     Raises RunStopped after saving where a signal asks for it.
     """
-    recipe, engine, learner, sampler, tracker = parts.recipe, parts.engine, parts.learner, parts.sampler, parts.tracker
+    recipe, engine, learner, sampler = parts.recipe, parts.engine, parts.learner, parts.sampler
     algorithm, clock = recipe.algorithm, PhaseClock()
     engine.sync_weights(learner.named_weights())
     if start_step == 0:
-        _evaluate(parts, 0)
+        _evaluate(parts, tracker, 0)
     for step in range(start_step + 1, recipe.run.steps + 1):
         clock.reset()
         judged: list[Group] = []
@@ -55,7 +57,8 @@ def train(parts: Parts, start_step: int, stop: StopRequest) -> None:
             sampler.keep(groups)
             judged += groups
         with clock("score"):
-            scored, entropy = learner.score(sampler.take(), step)
+            fresh = sampler.take()
+            scored, entropy = learner.score(fresh, step)
         batch = sampler.batch(scored)
         stats = UpdateStats()
         with clock("update"):
@@ -72,18 +75,18 @@ def train(parts: Parts, start_step: int, stop: StopRequest) -> None:
         last = step == recipe.run.steps
         with clock("evaluate"):
             if last or (recipe.eval.every and step % recipe.eval.every == 0):
-                _evaluate(parts, step)
+                _evaluate(parts, tracker, step)
         with clock("checkpoint"):
             if last or stop.requested or step % recipe.checkpoint.every == 0:
                 parts.checkpoints.save(step, learner, sampler)
-        tracker.timings(step, step_timings(clock, judged, kept))
+        tracker.timings(step, step_timings(clock, judged, fresh, kept))
         if stop.requested and not last:
             raise RunStopped(
                 f"{stop.requested}: stopped after step {step} of {recipe.run.steps}; the same command goes on."
             )
 
 
-def _evaluate(parts: Parts, step: int) -> None:
+def _evaluate(parts: Parts, tracker: Tracker, step: int) -> None:
     if parts.eval_prompts:
         metrics = evaluate(parts.engine, parts.verifier, parts.eval_prompts, parts.recipe.eval, parts.recipe.run.seed)
-        parts.tracker.evaluation(step, metrics)
+        tracker.evaluation(step, metrics)

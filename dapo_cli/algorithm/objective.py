@@ -50,6 +50,7 @@ class UpdateStats:
     grad_norm: float = 0.0
     clipped_high: int = 0
     clipped_low: int = 0
+    clipped_dual: int = 0
     ratio_min: float = float("inf")
     ratio_max: float = float("-inf")
     kl: float = 0.0
@@ -61,6 +62,8 @@ class UpdateStats:
         self.tokens += ratio_N.numel()
         self.clipped_high += int(((ratio_N > 1 + clip.high) & (advantages_N > 0)).sum())
         self.clipped_low += int(((ratio_N < 1 - clip.low) & (advantages_N < 0)).sum())
+        if clip.dual is not None:
+            self.clipped_dual += int(((ratio_N > clip.dual) & (advantages_N < 0)).sum())
         self.ratio_min = min(self.ratio_min, ratio_N.min().item())
         self.ratio_max = max(self.ratio_max, ratio_N.max().item())
         # k3: r - 1 - log r, whose mean over tokens of the old policy estimates KL(old || new) without bias.
@@ -74,6 +77,7 @@ class UpdateStats:
             grad_norm=self.grad_norm + other.grad_norm,
             clipped_high=self.clipped_high + other.clipped_high,
             clipped_low=self.clipped_low + other.clipped_low,
+            clipped_dual=self.clipped_dual + other.clipped_dual,
             ratio_min=min(self.ratio_min, other.ratio_min),
             ratio_max=max(self.ratio_max, other.ratio_max),
             kl=self.kl + other.kl,
@@ -83,7 +87,7 @@ class UpdateStats:
         """Means over tokens (clip fractions, KL) and over updates (loss, gradient norm before clipping); None where
         no update was made."""
         if not self.updates:
-            names = ("loss", "grad_norm", "clip_high", "clip_low", "ratio_min", "ratio_max", "approx_kl")
+            names = ("loss", "grad_norm", "clip_high", "clip_low", "clip_dual", "ratio_min", "ratio_max", "approx_kl")
             return {"policy/updates": 0, "policy/loss_tokens": 0} | {f"policy/{name}": None for name in names}
         return {
             "policy/updates": self.updates,
@@ -92,6 +96,7 @@ class UpdateStats:
             "policy/grad_norm": self.grad_norm / self.updates,
             "policy/clip_high": self.clipped_high / self.tokens,
             "policy/clip_low": self.clipped_low / self.tokens,
+            "policy/clip_dual": self.clipped_dual / self.tokens,
             "policy/ratio_min": self.ratio_min,
             "policy/ratio_max": self.ratio_max,
             "policy/approx_kl": self.kl / self.tokens,

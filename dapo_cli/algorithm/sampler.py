@@ -12,6 +12,8 @@ from dapo_cli.types import Group, Prompt, ScoredGroup, scored_group_from_dict, s
 class Stream(Protocol):
     """An endless, resumable stream of prompts."""
 
+    @property
+    def left_in_epoch(self) -> int: ...
     def take(self, count: int) -> list[Prompt]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -77,7 +79,7 @@ class DynamicSampler:
                     f"step {self.step}: {self.missing} of {self.groups_per_step} groups are missing after "
                     f"{self.rounds} rounds ({self.num_informative} of {self.num_judged} groups were informative). "
                     "Raise sampler.max_rounds or sampler.max_prompts_per_round, or set sampler.on_cap=train_short, and "
-                    "resume with --allow-changes."
+                    "resume from the last checkpoint with --allow-changes."
                 )
             return []
         if self.config.dynamic:
@@ -86,7 +88,8 @@ class DynamicSampler:
             )
         else:
             count = min(self.missing, self.config.max_prompts_per_round)
-        return self.stream.take(count)
+        # A round ends with the epoch: a prompt that came twice in it would get the same noise, so the same completions.
+        return self.stream.take(min(count, self.stream.left_in_epoch))
 
     def keep(self, groups: Sequence[Group]) -> None:
         """Take in a round's judged groups, in stream order; uninformative ones leave here."""

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from dapo_cli.config.load import LoadedRecipe, load_recipe
@@ -51,9 +52,13 @@ def _load(recipe: str, overrides: Sequence[str]) -> LoadedRecipe:
 
 
 def _set_threads(threads: int | None) -> None:
-    """Must come before torch is imported. Waiting threads sleep instead of spinning, so that verifier workers and other
-    processes are not starved."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Must come before torch is imported.
+
+    OpenMP's waiting threads spin for milliseconds by default, and any other busy process then makes every operation
+    wait for a processor. Not spinning at all doubles the time of small operations. About 50 microseconds serve both.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "4000")
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
@@ -62,45 +67,42 @@ def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_change
     from omegaconf import OmegaConf
 
     from dapo_cli.build import build_parts, build_tracker, manifest_of
+    from dapo_cli.checkpoint import write_folder_atomically
     from dapo_cli.config.resolved import to_yaml
     from dapo_cli.interrupt import StopRequest
-    from dapo_cli.tracking.manifest import differences, record_resume
+    from dapo_cli.tracking.manifest import differences, resumed
     from dapo_cli.tracking.provenance import read_code
     from dapo_cli.train import train as train_loop
 
-    recipe, code = loaded.recipe, read_code()
+    steps, code = loaded.recipe.run.steps, read_code()
     tree = cast(dict[str, Any], OmegaConf.to_container(loaded.config, enum_to_str=True))
     manifest = manifest_of(loaded, tree, inputs, code)
-    resuming = folder.started
-    if resuming:
-        recorded = folder.read_manifest()
-        changes = differences(recorded, manifest)
-        if changes and not allow_changes:
-            raise UserError(
-                "\n  ".join([f"run.dir={folder.path} holds a run that differs:", *changes])
-                + "\nGive another run.dir for a new run, or --allow-changes to go on with this one all the same."
-            )
-        manifest = recorded
-    else:
-        folder.start(manifest, to_yaml(loaded), code.patch)
-
-    with StopRequest() as stop:
-        tracker = build_tracker(recipe, folder, manifest)
-        parts = build_parts(recipe, inputs, folder, tracker)
-        try:
+    recorded = folder.read_manifest() if folder.started else None
+    changes = differences(recorded, manifest) if recorded else []
+    if changes and not allow_changes:
+        raise UserError(
+            "\n  ".join([f"run.dir={folder.path} holds a run that differs:", *changes])
+            + "\nGive another run.dir for a new run, or --allow-changes to go on with this one all the same."
+        )
+    with StopRequest() as stop, closing(build_parts(loaded.recipe, inputs, folder)) as parts:
+        start_step = 0
+        if recorded is None:
+            folder.start(manifest, to_yaml(loaded), code.patch)
+        else:
             start_step = parts.checkpoints.restore(parts.learner, parts.sampler)
+            if start_step > steps:
+                raise UserError(f"run.steps={steps}: the run in {folder.path} is already at step {start_step}")
             folder.rewind(start_step)
-            if resuming:
-                print(f"{folder.path}: going on after step {start_step} of {recipe.run.steps}", file=sys.stderr)
-                folder.write_manifest(record_resume(manifest, start_step, changes))
-            train_loop(parts, start_step, stop)
-            if not folder.export.exists():
-                from dapo_cli.checkpoint import write_folder_atomically
-
-                write_folder_atomically(folder.export, parts.learner.export)
-        finally:
-            parts.verifier.close()
-            tracker.close()
+            manifest = resumed(recorded, manifest, start_step, changes)
+            if changes:
+                folder.change(manifest, to_yaml(loaded), code.patch, start_step)
+            else:
+                folder.write_manifest(manifest)
+            print(f"{folder.path}: going on after step {start_step} of {steps}", file=sys.stderr)
+        with closing(build_tracker(loaded.recipe, folder, manifest)) as tracker:
+            train_loop(parts, tracker, start_step, stop)
+        if start_step < steps or not folder.export.exists():
+            write_folder_atomically(folder.export, parts.learner.export)
 
 
 def _print_summary(folder: RunFolder) -> None:

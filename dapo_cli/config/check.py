@@ -1,19 +1,20 @@
 """Everything wrong with the leaves and the `defaults` list of a recipe, one line a problem."""
 
+from functools import cache
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from dapo_cli.config import schema
 from dapo_cli.config.compose import Composer
-from dapo_cli.config.keys import Key, Shape, options_with, shape_of
+from dapo_cli.config.keys import Key, Shape, choice_key, options_with, shape_of, shown
 from dapo_cli.config.source import Leaf, Source
 from dapo_cli.config.suggest import closest_key, hint
 
 
 def usable_defaults(source: Source, composer: Composer) -> tuple[list[Any], list[str]]:
-    """The entries of a `defaults` list that can be composed, and the problems of the others."""
+    """The options and bases of a `defaults` list that can be composed, and the problems of its other entries."""
     usable, problems = [], []
     for entry in source.defaults:
         problem = _entry_problem(entry, source, composer)
@@ -21,13 +22,12 @@ def usable_defaults(source: Source, composer: Composer) -> tuple[list[Any], list
             problems.append(f"{source.defaults_place}: defaults entry {_shown(entry)}: {problem}")
         else:
             usable.append(entry)
-    plain = [entry for entry in usable if entry == "_self_" or not _is_override(entry)]
-    if "_self_" in plain and plain[-1] != "_self_":
+    plain = [entry for entry in usable if not _is_override(entry)]
+    if "_self_" in plain[:-1]:
         problems.append(
-            f"{source.defaults_place}: defaults: put `- _self_` last, or options undo the recipe's own values"
+            f"{source.defaults_place}: defaults: put `- _self_` last; its own values go over those of its options"
         )
-        usable.remove("_self_")
-    return usable, problems
+    return [entry for entry in usable if entry != "_self_"], problems
 
 
 def _is_override(entry: Any) -> bool:
@@ -36,7 +36,7 @@ def _is_override(entry: Any) -> bool:
 
 def _shown(entry: Any) -> str:
     if isinstance(entry, dict):
-        return ", ".join(f"`{key}: {'null' if value is None else value}`" for key, value in entry.items())
+        return ", ".join(f"`{key}: {shown(value)}`" for key, value in entry.items())
     return f"`{entry}`"
 
 
@@ -52,7 +52,7 @@ def _entry_problem(entry: Any, source: Source, composer: Composer) -> str | None
 
 
 def _base_problem(name: str, source: Source, composer: Composer) -> str | None:
-    found = composer.find(name.lstrip("/"))
+    found = composer.find(name.lstrip("/").removesuffix(".yaml"))
     if found is None:
         known = [file.stem for folder in composer.folders for file in folder.glob("*.yaml")]
         return f"no recipe of that name beside this one or among the shipped{hint(name, known)}"
@@ -80,7 +80,7 @@ def leaf_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
     """What is wrong with one leaf, place included; None when nothing is, or when its section's option is unknown."""
     if name in shape.keys:
         reason = _value_problem(shape.keys[name], leaf.value)
-        return f"{leaf.place}: {name} = {_text(leaf.value)}: {reason}" if reason else None
+        return f"{leaf.place}: {name} = {shown(leaf.value)}: {reason}" if reason else None
     if name in shape.sections:
         return _section_problem(name, leaf, shape)
     slot = next((slot for slot in shape.slots if name.startswith(f"{slot}.")), None)
@@ -92,10 +92,10 @@ def leaf_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
         return f"{leaf.place}: {name}: {slot} has no option; add `- {group}@{slot}: OPTION` to defaults"
     if name in options_with():
         owners = ", ".join(options_with()[name])
-        return f"{leaf.place}: {name} = {_text(leaf.value)}: not a key of {slot}'s option; it belongs to {owners}"
+        return f"{leaf.place}: {name} = {shown(leaf.value)}: not a key of {slot}'s option; it belongs to {owners}"
     near = closest_key(name, [*shape.keys, *options_with()])
     advice = f"; did you mean {near}?" if near else "; `dapo recipe keys` lists them all"
-    return f"{leaf.place}: {name} = {_text(leaf.value)}: no such key{advice}"
+    return f"{leaf.place}: {name} = {shown(leaf.value)}: no such key{advice}"
 
 
 def _section_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
@@ -105,11 +105,11 @@ def _section_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
         return f"{leaf.place}: {name} is an empty section; give it keys or delete the line"
     if name in shape.slots:
         group = shape.slots[name].group
-        choice = group if group == name else f"{group}@{name}"
+        choice = choice_key(group, name)
         remedy = f"choose its option by `- {choice}: OPTION` in defaults, or by {choice}=OPTION on the command line"
-        return f"{leaf.place}: {name} = {_text(leaf.value)}: {name} is a section; {remedy}"
+        return f"{leaf.place}: {name} = {shown(leaf.value)}: {name} is a section; {remedy}"
     inside = [key for key in shape.keys if key.startswith(f"{name}.")]
-    return f"{leaf.place}: {name} = {_text(leaf.value)}: {name} is a section; set its keys: {', '.join(inside)}"
+    return f"{leaf.place}: {name} = {shown(leaf.value)}: {name} is a section; set its keys: {', '.join(inside)}"
 
 
 def _value_problem(key: Key, value: Any) -> str | None:
@@ -119,7 +119,7 @@ def _value_problem(key: Key, value: Any) -> str | None:
     if key.kind is bool and str(value).lstrip("+-").isdigit():
         return f"must be {key.expected}"  # OmegaConf takes any number but 0 for true
     try:
-        OmegaConf.structured(key.owner)[key.field_name] = value
+        _blank(key.owner)[key.field_name] = value
         OmegaConf.create({"value": value})
     except GrammarParseError:
         return "not a valid ${...} expression"
@@ -129,15 +129,13 @@ def _value_problem(key: Key, value: Any) -> str | None:
     return None
 
 
-def _text(value: Any) -> str:
-    """A value as YAML writes it: null, lists in brackets, texts without quotes."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return "null" if value is None else str(value)
+@cache
+def _blank(owner: type) -> DictConfig:
+    return OmegaConf.structured(owner)
 
 
-def missing_problems(shape: Shape, leaves: dict[str, Leaf], recipe: str) -> list[str]:
-    """Options not chosen and keys without a value. `leaves` are those of all layers, the last one of a key winning."""
+def missing_problems(shape: Shape, values: dict[str, Any], recipe: str) -> list[str]:
+    """Options not chosen and keys without a value; `values` are those of all layers, by key."""
     problems = []
     for slot, info in shape.slots.items():
         if info.required and not any(key.startswith(f"{slot}.") for key in shape.keys):
@@ -146,7 +144,6 @@ def missing_problems(shape: Shape, leaves: dict[str, Leaf], recipe: str) -> list
                 f"{recipe}: no {slot} chosen; add `- {slot}: OPTION` to its defaults list (options: {options})"
             )
     for name, key in shape.keys.items():
-        absent = leaves[name].value == MISSING if name in leaves else key.default == MISSING
-        if absent:
+        if values.get(name, key.default) == MISSING:
             problems.append(f"{recipe}: {name} is missing: it has no default; set it ({key.expected})")
     return problems

@@ -1,24 +1,30 @@
-"""The one place that talks to Hydra: a recipe and chosen options go in, its layers and its composition come out."""
+"""The one place that talks to Hydra: a recipe's `defaults` list and chosen options go in, its layers come out.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+Hydra settles which files and options a recipe is laid over, and in what order. Their values it would read as YAML 1.1,
+so the layers are read by `source.py` and merged here.
+"""
+
+import re
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from hydra import compose, initialize_config_dir
+import yaml
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from dapo_cli.config import schema
+from dapo_cli.config.keys import choice_key
 from dapo_cli.config.shipped import recipes_folder
+from dapo_cli.config.source import nest, yaml_complaint
 from dapo_cli.errors import UserError
 
-# Names inside Hydra; a user's file name never becomes one, so any file name works.
-SCHEMA, RECIPE, OVERRIDES, ROOT = "dapo_schema", "dapo_recipe", "dapo_overrides", "dapo_root"
+RECIPE = "dapo_recipe"  # its name inside Hydra; a user's file name never becomes one, so any file name works
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,7 @@ class Layer:
 
     @property
     def key(self) -> str:
-        """What chooses it on a command line: `learner`, `data@eval.data`."""
-        return self.group if self.group == self.package else f"{self.group}@{self.package}"
+        return choice_key(self.group, self.package)
 
     @property
     def group(self) -> str:
@@ -43,23 +48,10 @@ class Layer:
         return self.config_path.rpartition("/")[2]
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Options chosen on the command line: in place of the recipe's own, and for groups that the recipe leaves open.
-
-    The latter are laid below the recipe, so that it may set their keys.
-    """
-
-    replaced: dict[str, str]
-    added: dict[str, str]
-
-
 class Composer:
-    """Hydra over one recipe: its folder comes first in the search, then the shipped recipes, then the schema."""
+    """What a recipe may name: files in its own folder, then the shipped ones, then the options of the schema."""
 
-    def __init__(self, path: Path, defaults: list[Any]) -> None:
-        self.path = path
-        self.defaults = defaults
+    def __init__(self, path: Path) -> None:
         self.folders = [path.resolve().parent, recipes_folder()]
 
     def groups(self) -> set[str]:
@@ -79,66 +71,63 @@ class Composer:
         files = [folder / f"{config_path}.yaml" for folder in self.folders]
         return next((file for file in files if file.is_file()), None)
 
-    def split(self, choices: dict[str, str]) -> Choices:
-        """Sort the command line's option choices by whether the recipe already makes one for that group and section."""
-        if not choices:
-            return Choices({}, {})
-        with self._hydra({}, {}, {}):
-            made = {layer.key for layer in self._defaults_list({})}
-        return Choices(
-            replaced={key: option for key, option in choices.items() if key in made},
-            added={key: option for key, option in choices.items() if key not in made},
+    def layers(self, defaults: list[Any], choices: dict[str, str]) -> list[Layer]:
+        """The options and inherited recipes that a recipe with these `defaults` is laid over, first to last.
+
+        `choices` (`data@eval.data` -> `hub`) replace the recipe's own; those that it leaves open come first, so that
+        it may set their keys. Raises UserError.
+        """
+        made = {layer.key for layer in self._layers(defaults, {})} if choices else set()
+        added = [{key: option} for key, option in choices.items() if key not in made]
+        return self._layers([*added, *defaults], {key: option for key, option in choices.items() if key in made})
+
+    def _layers(self, defaults: list[Any], replaced: dict[str, str]) -> list[Layer]:
+        _register_options()
+        search = [f"file://{folder}" for folder in self.folders[1:]]
+        ConfigStore.instance().store(
+            name=RECIPE, node={"defaults": ["_self_", *defaults], "hydra": {"searchpath": search}}
         )
-
-    def layers(self, choices: Choices) -> list[Layer]:
-        """The options and inherited recipes that the recipe is laid over, first to last. Raises UserError."""
-        with self._hydra(choices.added, {}, {}):
-            return self._defaults_list(choices.replaced)
-
-    def compose(self, choices: Choices, body: dict[str, Any], overrides: dict[str, Any]) -> DictConfig:
-        """The composed recipe; interpolations are left as they stand. Raises what Hydra raises."""
-        with self._hydra(choices.added, body, overrides):
-            return compose(ROOT, overrides=_assignments(choices.replaced))
-
-    def _defaults_list(self, replaced: dict[str, str]) -> list[Layer]:
-        loader = GlobalHydra.instance().config_loader()
+        assignments = [f"{key}='{option}'" for key, option in replaced.items()]
+        GlobalHydra.instance().clear()
         try:
-            found = loader.compute_defaults_list(ROOT, _assignments(replaced), RunMode.RUN).defaults
+            with initialize_config_dir(str(self.folders[0]), version_base="1.3"):
+                loader = GlobalHydra.instance().config_loader()
+                found = loader.compute_defaults_list(RECIPE, assignments, RunMode.RUN).defaults
+        except yaml.YAMLError as error:
+            raise UserError(yaml_complaint(error)) from error
         except (HydraException, ValueError) as error:
             raise UserError(_translated(error)) from error
         except RecursionError as error:
             raise UserError("defaults: a recipe inherits itself, directly or through another; rename one") from error
-        own = (SCHEMA, RECIPE, OVERRIDES, ROOT)
-        paths = [(entry.config_path, entry.package or "") for entry in found if entry.config_path not in own]
+        paths = [((entry.config_path or "").removesuffix(".yaml"), entry.package or "") for entry in found]
         return [
-            Layer(package, path, self.find(path)) for path, package in paths if path and not path.startswith("hydra/")
+            Layer(package, path, self.find(path))
+            for path, package in paths
+            if path not in ("", RECIPE) and not path.startswith("hydra/")
         ]
 
-    @contextmanager
-    def _hydra(self, added: dict[str, str], body: dict[str, Any], overrides: dict[str, Any]) -> Iterator[None]:
-        store = ConfigStore.instance()
-        store.store(name=SCHEMA, node=schema.Recipe)
-        for group, options in schema.OPTIONS.items():
-            for name, option in options.items():
-                store.store(group=group, name=name, node=option)
-        store.store(name=RECIPE, node={"defaults": self.defaults, **body})
-        store.store(name=OVERRIDES, node=overrides)
-        # A recipe cannot forget its schema: the root, not the recipe, names it.
-        order = [SCHEMA, *({key: option} for key, option in added.items()), RECIPE, OVERRIDES, "_self_"]
-        search = [f"file://{folder}" for folder in self.folders[1:]]
-        store.store(name=ROOT, node={"defaults": order, "hydra": {"searchpath": search}})
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(self.folders[0]), version_base="1.3"):
-            yield
+
+@cache
+def _register_options() -> None:
+    for group, options in schema.OPTIONS.items():
+        for name, option in options.items():
+            ConfigStore.instance().store(group=group, name=name, node=option)
 
 
-def _assignments(choices: dict[str, str]) -> list[str]:
-    return [f"{key}='{option}'" for key, option in choices.items()]
+def compose(options: dict[str, type], values: dict[str, Any]) -> DictConfig:
+    """The schema's defaults for these options (`eval.data` -> HubData), with `values` by dotted key laid over them.
+
+    Interpolations are left as they stand.
+    """
+    config = OmegaConf.structured(schema.Recipe)
+    for slot, option in options.items():
+        OmegaConf.update(config, slot, option)
+    return cast(DictConfig, OmegaConf.unsafe_merge(config, nest(values)))  # unsafe: `config` itself is reused
 
 
 def _translated(error: Exception) -> str:
     """Hydra's complaint about a defaults list, with this program's remedy."""
-    first_line = str(error).strip().splitlines()[0].replace(f"'{RECIPE}'", "the recipe")
+    first_line = re.sub(f"'?{RECIPE}'?", "the recipe", str(error).strip().splitlines()[0])
     if "appears more than once" in str(error):
         return f"defaults: {first_line}; to replace an inherited choice, write `- override GROUP: OPTION`"
     return f"defaults: {first_line}"

@@ -13,8 +13,6 @@ from typing import Any
 
 from dapo_cli.config import schema
 
-REQUIRED = schema.MISSING
-
 
 @dataclass(frozen=True)
 class Key:
@@ -57,6 +55,21 @@ def describe(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[inner]
 
 
+def shown(value: Any) -> str:
+    """A value as a recipe spells it, texts without quotes.
+
+    >>> shown(None), shown(True), shown(schema.OnCap.stop), shown(["a", None])
+    ('null', 'true', 'stop', '[a, null]')
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, Enum):
+        return value.name
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _unwrap(kind: Any) -> tuple[Any, bool]:
     """`X | None` -> (X, True); X -> (X, False)."""
     if not isinstance(kind, types.UnionType):
@@ -75,6 +88,11 @@ class Slot:
 
     group: str
     required: bool
+
+
+def choice_key(group: str, slot: str) -> str:
+    """What chooses a slot's option in `defaults` or on a command line: `learner`, `data@eval.data`."""
+    return group if group == slot else f"{group}@{slot}"
 
 
 def _group_of(section_type: type) -> str | None:

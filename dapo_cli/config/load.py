@@ -10,9 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dapo_cli.config import schema, validate
 from dapo_cli.config.check import choice_problem, leaf_problem, missing_problems, usable_defaults
-from dapo_cli.config.compose import Choices, Composer, Layer
-from dapo_cli.config.keys import Shape, shape_of
-from dapo_cli.config.shipped import find_recipe
+from dapo_cli.config.compose import Composer, Layer, compose
+from dapo_cli.config.keys import shape_of
+from dapo_cli.config.shipped import find_recipe, model_folder
 from dapo_cli.config.source import Leaf, Overrides, flatten, nest, read_overrides, read_source
 from dapo_cli.errors import UserError
 
@@ -37,39 +37,43 @@ def load_recipe(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedRecip
     """Load a recipe file or a shipped recipe. Raises UserError with every problem found, one line each."""
     path = find_recipe(path_or_name)
     source = read_source(path)
-    composer = Composer(path, [])
-    composer.defaults, defaults_problems = usable_defaults(source, composer)
+    composer = Composer(path)
+    defaults, defaults_problems = usable_defaults(source, composer)
     given = read_overrides(list(overrides), composer.groups())
-    wanted, choice_problems = _usable_choices(given, composer)
+    choices, choice_problems = _usable_choices(given, composer)
     problems = [*source.problems, *defaults_problems, *given.problems, *choice_problems]
     try:
-        choices = composer.split(wanted)
-        layers = composer.layers(choices)
+        layers = composer.layers(defaults, choices)
     except UserError as error:
         raise _failure(path, [*problems, str(error)]) from error
 
     written, form_problems = _leaves_of(layers)
     written += [("file " + path.name, source.leaves), ("override", given.leaves)]
-    merged = {name: leaf for _, leaves in written for name, leaf in leaves.items()}
     chosen = {layer.package: layer for layer in layers if layer.path is None}
-    offered = shape_of(_classes(chosen))
-    checks = [leaf_problem(name, leaf, offered) for _, leaves in written for name, leaf in leaves.items()]
+    shape = shape_of(_classes(chosen))
+    checks = [leaf_problem(name, leaf, shape) for _, leaves in written for name, leaf in leaves.items()]
     problems += form_problems + [problem for problem in checks if problem]
-    # A key such as eval.data=null empties a slot although an option was chosen for it and files set its keys.
-    filled = {slot: layer for slot, layer in chosen.items() if slot not in merged or merged[slot].value is not None}
-    shape = shape_of(_classes(filled))
-    problems += missing_problems(shape, merged, path.name)
+    values = _merged([leaves for _, leaves in written])
+    # eval.data=null empties a slot, unless a later layer sets keys in it.
+    kept = flatten(nest(values))
+    filled = {slot: layer for slot, layer in chosen.items() if kept.get(slot, layer) is not None}
+    classes = _classes(filled)
+    problems += missing_problems(shape_of(classes), values, path.name)
     if problems:
         raise _failure(path, problems)
 
-    config = _composed(composer, choices, source.leaves, given.leaves, path, shape)
+    config = compose(classes, kept)
+    _resolve(config, list(shape_of(classes).keys), path)
     recipe = OmegaConf.to_object(config)
     assert isinstance(recipe, schema.Recipe)
-    broken_rules = validate.problems(recipe)
-    if broken_rules:
-        raise _failure(path, broken_rules)
+    problems = [*validate.problems(recipe), *_model_problems(recipe.model.path)]
+    if problems:
+        raise _failure(path, problems)
+    origins = dict.fromkeys(flatten(plain_tree(config)), "default")
+    for origin, leaves in written:
+        origins |= {name: origin for name in leaves if name in kept}
     options = {slot: layer.option for slot, layer in filled.items()}
-    return LoadedRecipe(path.stem, path, recipe, config, _origins(config, written), options)
+    return LoadedRecipe(path.stem, path, recipe, config, origins, options)
 
 
 def _failure(path: Path, problems: list[str]) -> UserError:
@@ -107,41 +111,38 @@ def _classes(slots: dict[str, Layer]) -> dict[str, type]:
     return {slot: schema.OPTIONS[layer.group][layer.option] for slot, layer in slots.items()}
 
 
-def _composed(
-    composer: Composer,
-    choices: Choices,
-    body: dict[str, Leaf],
-    overrides: dict[str, Leaf],
-    path: Path,
-    shape: Shape,
-) -> DictConfig:
-    """Compose and resolve. What fails only here is an interpolation, or an order that Hydra refuses."""
-    trees = [nest({name: leaf.value for name, leaf in leaves.items()}) for leaves in (body, overrides)]
-    try:
-        config = composer.compose(choices, *trees)
-    except Exception as error:  # Hydra wraps OmegaConf's errors in several types of its own
-        raise _failure(path, [str(error).strip().replace("\n", "; ")]) from error
+def _merged(layers: list[dict[str, Leaf]]) -> dict[str, Any]:
+    """The last value of each key, in the order of writing: of a section's null and a key inside, the later counts."""
+    values: dict[str, Any] = {}
+    for leaves in layers:
+        for name, leaf in leaves.items():
+            values.pop(name, None)
+            values[name] = leaf.value
+    return values
+
+
+def _resolve(config: DictConfig, keys: list[str], path: Path) -> None:
+    """Replace interpolations by what they stand for. Raises UserError where one leads nowhere or to a wrong type."""
     problems = []
-    for name in shape.keys:
+    for name in keys:
         try:
             OmegaConf.select(config, name)
         except OmegaConfBaseException as error:
-            raw = plain_tree(config)
             reason = str(error).strip().splitlines()[0]
-            problems.append(f"{path.name}: {name} = {flatten(raw)[name]}: {reason}")
+            problems.append(f"{path.name}: {name} = {flatten(plain_tree(config))[name]}: {reason}")
     if problems:
         raise _failure(path, problems)
     OmegaConf.resolve(config)
-    return config
+
+
+def _model_problems(model_path: str) -> list[str]:
+    try:
+        model_folder(model_path)
+    except UserError as error:
+        return [str(error)]
+    return []
 
 
 def plain_tree(config: DictConfig) -> dict[str, Any]:
     """The tree as dictionaries and YAML's own types; interpolations stay as they are written."""
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False, enum_to_str=True))
-
-
-def _origins(config: DictConfig, written: list[tuple[str, dict[str, Leaf]]]) -> dict[str, str]:
-    origins = dict.fromkeys(flatten(plain_tree(config)), "default")
-    for origin, leaves in written:
-        origins |= {name: origin for name in leaves if name in origins}
-    return origins

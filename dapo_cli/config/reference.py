@@ -1,11 +1,9 @@
 """The reference of all keys as text, generated from `schema.py`."""
 
 import textwrap
-from enum import Enum
-from typing import Any
 
 from dapo_cli.config import schema
-from dapo_cli.config.keys import REQUIRED, Key, shape_of
+from dapo_cli.config.keys import Key, shape_of, shown
 from dapo_cli.config.suggest import closest_key
 from dapo_cli.errors import UserError
 
@@ -52,16 +50,6 @@ def reference_text(start: str | None) -> str:
 
 
 def _entry(key: Key) -> str:
-    default = "required" if key.default == REQUIRED else f"default {_shown(key.default)}"
+    default = "required" if key.default == schema.MISSING else f"default {shown(key.default)}"
     meaning = textwrap.fill(key.meaning, 100, initial_indent="      ", subsequent_indent="      ")
     return f"  {key.name}  ({key.expected}; {default})\n{meaning}"
-
-
-def _shown(default: Any) -> str:
-    if isinstance(default, Enum):
-        return default.name
-    return (
-        {None: "null", True: "true", False: "false"}[default]
-        if default is None or isinstance(default, bool)
-        else f"{default}"
-    )

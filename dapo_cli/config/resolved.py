@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from dapo_cli.config.keys import shape_of
+from dapo_cli.config.keys import choice_key, shape_of
 from dapo_cli.config.load import LoadedRecipe, plain_tree
 
 
@@ -13,18 +13,16 @@ def to_yaml(loaded: LoadedRecipe, *, with_origins: bool = False) -> str:
 
     With origins, each line ends in an aligned comment that says where its value comes from.
     """
-    lines = [("defaults:", "")] + [(f"  - {_choice(slot, option)}", "") for slot, option in loaded.options.items()]
+    slots = shape_of({}).slots
+    lines = [("defaults:", "")] + [
+        (f"  - {choice_key(slots[slot].group, slot)}: {option}", "") for slot, option in loaded.options.items()
+    ]
     lines += [("  - _self_", "")]
     lines += _lines(plain_tree(loaded.config), "", loaded.origins)
     if not with_origins:
         return "".join(f"{text}\n" for text, _ in lines)
     width = min(60, max(len(text) for text, _ in lines))
     return "".join(f"{text:<{width}}  # {origin}\n" if origin else f"{text}\n" for text, origin in lines)
-
-
-def _choice(slot: str, option: str) -> str:
-    group = shape_of({}).slots[slot].group
-    return f"{group}: {option}" if group == slot else f"{group}@{slot}: {option}"
 
 
 def _lines(tree: dict[str, Any], prefix: str, origins: dict[str, str]) -> list[tuple[str, str]]:

@@ -16,11 +16,6 @@ class Instruction(Enum):
     authors = "authors"
 
 
-class Dtype(Enum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
 class OnCap(Enum):
     train_short = "train_short"
     stop = "stop"
@@ -55,8 +50,6 @@ class ModelConfig:
     path: str = MISSING
     # Hub revision (branch, tag or commit); recorded as a commit hash in the manifest.
     revision: str | None = None
-    # Precision of weights and activations; log-probs are float32 in either.
-    dtype: Dtype = Dtype.float32
 
 
 @dataclass

@@ -45,14 +45,13 @@ class RecipeLoader(yaml.SafeLoader):
 def read_source(path: Path) -> Source:
     """Read one file. Raises UserError when it is not a YAML mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            loader = RecipeLoader(file)
+            node = loader.get_single_node()
+    except OSError as error:
         raise UserError(f"recipe {path}: cannot be read ({error})") from error
-    loader = RecipeLoader(text)
-    try:
-        node = loader.get_single_node()
     except yaml.YAMLError as error:
-        raise UserError(f"{path}{_line_of(error)}: not valid YAML: {_reason(error)}") from error
+        raise UserError(yaml_complaint(error)) from error
     if node is None:
         raise UserError(f"recipe {path}: is empty; `dapo recipe cp quickstart .` gives one to start from")
     if not isinstance(node, yaml.MappingNode):
@@ -88,14 +87,12 @@ def _collect(loader: RecipeLoader, mapping: yaml.MappingNode, prefix: str, sourc
             source.leaves[prefix + name] = Leaf(loader.construct_object(value_node, deep=True), place)
 
 
-def _line_of(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f", line {mark.line + 1}" if mark else ""
-
-
-def _reason(error: yaml.YAMLError) -> str:
-    reasons = [getattr(error, "context", None), getattr(error, "problem", None)]
-    return ", ".join(reason for reason in reasons if reason) or str(error)
+def yaml_complaint(error: yaml.YAMLError) -> str:
+    """What keeps a file from being YAML, after the file's name and line."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:  # characters that YAML does not allow
+        return f"{getattr(error, 'name', 'recipe')}: not valid YAML: {str(error).splitlines()[0]}"
+    reasons = ", ".join(reason for reason in (error.context, error.problem) if reason)
+    return f"{error.problem_mark.name}, line {error.problem_mark.line + 1}: not valid YAML: {reasons}"
 
 
 @dataclass

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, Recipe, Surplus
+from dapo_cli.config.keys import shown
+from dapo_cli.config.schema import ArithmeticData, Recipe, Surplus, TransformersRollout
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ REASONS = {
 
 def problems(recipe: Recipe) -> list[str]:
     """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
-    return [*_value_problems(recipe, ""), *_rule_problems(recipe)]
+    rules = (_batch_rules, _sampling_rules, _data_rules)
+    return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
 
 def _value_problems(section: Any, prefix: str) -> Iterator[str]:
@@ -120,12 +122,6 @@ def range_key(owner: type, field_name: str) -> str:
     return f"{declaring[-1].__name__}.{field_name}"
 
 
-def _rule_problems(recipe: Recipe) -> Iterator[str]:
-    yield from _batch_rules(recipe)
-    yield from _sampling_rules(recipe)
-    yield from _data_rules(recipe)
-
-
 def _batch_rules(recipe: Recipe) -> Iterator[str]:
     step, update = recipe.algorithm.groups_per_step, recipe.algorithm.groups_per_update
     if update > 0 and step % update:
@@ -141,6 +137,17 @@ def _batch_rules(recipe: Recipe) -> Iterator[str]:
             f"{sampler.max_prompts_per_round} = {reach} prompts can never fill algorithm.groups_per_step = {step}; "
             f"raise one of the former or lower the latter"
         )
+    if isinstance(recipe.rollout, TransformersRollout):
+        most = recipe.rollout.max_batch_completions
+        for name, samples in (
+            ("algorithm.samples_per_prompt", recipe.algorithm.samples_per_prompt),
+            ("eval.samples_per_prompt", recipe.eval.samples_per_prompt),
+        ):
+            if 0 < most < samples:
+                yield (
+                    f"rollout.max_batch_completions = {most} is below {name} = {samples}: the completions of one "
+                    f"prompt are decoded together; raise the former or lower the latter"
+                )
     if sampler.surplus is Surplus.carry and sampler.max_staleness == 0:
         yield (
             "sampler.surplus = carry with sampler.max_staleness = 0 would drop all that it carries; "
@@ -180,22 +187,9 @@ def _data_rules(recipe: Recipe) -> Iterator[str]:
     for name, data in (("data", recipe.data), ("eval.data", recipe.eval.data)):
         if isinstance(data, ArithmeticData) and data.min_terms > data.max_terms:
             yield f"{name}.min_terms = {data.min_terms} is above {name}.max_terms = {data.max_terms}; lower it"
-    shared = _shared_data(recipe.data, recipe.eval.data)
-    if shared:
-        yield f"{shared}: the run would train on its evaluation set; choose other prompts for one of them"
-
-
-def _shared_data(train: DataConfig, evaluation: DataConfig | None) -> str | None:
-    """The keys that make training and evaluation draw from the same prompts; None when they do not."""
-    match train, evaluation:
-        case ArithmeticData(), ArithmeticData() if train.held_out == evaluation.held_out:
-            return f"data.held_out and eval.data.held_out are both {str(train.held_out).lower()}"
-        case FilesData(), FilesData() if set(train.paths) & set(evaluation.paths):
-            return f"data.paths and eval.data.paths share {', '.join(sorted(set(train.paths) & set(evaluation.paths)))}"
-        case HubData(), HubData() if _hub_split(train) == _hub_split(evaluation):
-            return f"data and eval.data are both split {train.split} of {train.id}"
-    return None
-
-
-def _hub_split(data: HubData) -> tuple[str, str | None, str]:
-    return data.id, data.config, data.split
+    match recipe.data, recipe.eval.data:
+        case ArithmeticData(held_out=train), ArithmeticData(held_out=evaluation) if train == evaluation:
+            yield (
+                f"data.held_out and eval.data.held_out are both {shown(train)}: the run would train on its evaluation "
+                f"set; change one of them"
+            )

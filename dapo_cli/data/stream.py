@@ -24,6 +24,11 @@ class PromptStream:
         self._seed = seed
         self._start_epoch(0)
 
+    @property
+    def left_in_epoch(self) -> int:
+        """Prompts until one comes again, 1 or more."""
+        return len(self._order) - self._position or len(self._order)
+
     def take(self, count: int) -> list[Prompt]:
         """The next `count` prompts."""
         taken: list[Prompt] = []

@@ -114,7 +114,10 @@ class SingleLearner:
         with torch.no_grad():
             for name, weight in self.named_weights():
                 weight.copy_(weights[name])
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        state = torch.load(folder / "optimizer.pt", weights_only=True)
+        # The recipe says how to update, not the checkpoint: an allowed change of it must take effect.
+        state["param_groups"] = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict(state)
 
     def export(self, folder: Path) -> None:
         """A Hugging Face folder of model and tokenizer."""

@@ -14,7 +14,7 @@ _NOISE = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\ufeff]"  # control and invisible characters
 )
 _TURN_END = re.compile(r"<\|(?:im_start|im_end|endoftext|eot_id|end_of_solution|end)\|>|</s>")
-_BOX = re.compile(r"\\f?boxed(?:\s*\{|\s+(?=[^\s{]))")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[^\s{]))")
 _MARKER = re.compile(r"[aA]nswer|ANSWER|答案|^[ \t]*####[ \t]+(?=\S)", re.MULTILINE)
 _COLON = re.compile(r"[ \t]*(?:\([^()\n]{0,40}\))?[*_ \t]{0,6}[:：][*_ \t]{0,6}")  # Answer: · **Final Answer** :
 _IS = re.compile(r"[ \t](?:is|must be|should be)\b(?:[ \t]*[:：])?")
@@ -27,12 +27,15 @@ _ONLY_VALUE = re.compile(r"\$[^$\n]{1,200}\$|[+-]?[\d.,/]{1,200}%?")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$.]|\\[()\[\]]|\band\b|\bor\b)*")
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|。|\n")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_EDGE = re.compile(r"^(?:[\s*_`~]|\\[,;:! ])+|(?:[\s*_`~]|\\[,;:! ]|\\(?=$))+$")
+_EDGE = re.compile(r"^(?:[\s*_`]|\\[,;:! ])+|(?:[\s*_`~]|\\[,;:! ]|\\(?=$))+$")
+_CLOSING = re.compile(r"(?:(?<!\.)\.|[。;；，]|(?<!\\),)$")  # "6..." is cut off, not closed
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _WORD = re.compile(r"[^\s$]+")
 # Words after "the answer is" that start no value: "the answer is then found by", "the answer is not".
 _NO_VALUE = re.compile(
-    r"(?:not|then|that|thus|therefore|found|given|obtained|easy|clear|clearly|in the|a )\b", re.IGNORECASE
+    r"(?:not|then|that|thus|therefore|found|given|obtained|easy|clear|easily|clearly|correct|right|checked|verified|confirmed"
+    r"|consistent|reasonable|indeed|also|now|as|because|since|what|in the|a )\b",
+    re.IGNORECASE,
 )
 
 
@@ -135,9 +138,7 @@ def clean(value: str) -> str | None:
     before = None
     while value != before:
         before = value
-        value = _EDGE.sub("", value).rstrip(".。;；，").strip()
-        if not value.endswith("\\,"):
-            value = value.rstrip(",")
+        value = _CLOSING.sub("", _EDGE.sub("", value)).strip()
         for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
             if value.startswith(opening) and value.endswith(closing) and len(value) >= len(opening) + len(closing):
                 value = value[len(opening) : len(value) - len(closing)]
@@ -149,7 +150,7 @@ def clean(value: str) -> str | None:
 
 def _last_boxes(text: str) -> tuple[int, Extraction | None]:
     """Start and content of the last box; boxes joined to it by nothing but commas or "and"/"or" make one list."""
-    if "boxed" not in text:
+    if "box" not in text:
         return -1, None
     parts: list[str] = []
     start = end = -1
@@ -165,7 +166,7 @@ def _last_boxes(text: str) -> tuple[int, Extraction | None]:
         )
         if not joined:
             parts, start = [], match.start()
-        parts.append(_unwrapped(text[span[0] : span[1]].strip()))
+        parts.append(unwrapped(text[span[0] : span[1]].strip()))
         end = span[1] + 1
     if start < 0:
         return -1, None
@@ -184,12 +185,12 @@ def _box_span(text: str, match: re.Match[str], closing: dict[int, int]) -> tuple
     return None if word is None else word.span()
 
 
-def _unwrapped(content: str) -> str:
-    """Boxes directly inside of boxes add nothing."""
-    opening, closing = r"\boxed{", brace_pairs(content)
+def unwrapped(content: str) -> str:
+    """Without boxes around everything: those directly inside of boxes, or around a reference, add nothing."""
+    closing = brace_pairs(content)
     start, end = 0, len(content)
-    while content.startswith(opening, start) and closing.get(start + len(opening) - 1) == end - 1:
-        start, end = start + len(opening), end - 1
+    while (match := _BOX.match(content, start)) and closing.get(match.end() - 1) == end - 1:
+        start, end = match.end(), end - 1
     return content[start:end].strip()
 
 

@@ -48,7 +48,7 @@ _LATEX = [
     (re.compile(r"\\(?:mathbf|mathit|mathsf|boldsymbol|bm|pmb)(?=\s*\{)"), ""),
     (re.compile(r"\{([+-])\}"), r"\1"),
     (re.compile(r"\{\s*,\s*\}|(?<=\d),\\[!,]\s*(?=\d{3})|(?<=\d)\\!,\\!(?=\d{3})|(?<=\d)(?:\\[,; !]|~)(?=\d{3})"), ","),
-    (re.compile(r"(?<!\\)\\[,;:!> ]|~"), " "),
+    (re.compile(r"(?<!\\)\\[,;:!> ]|(?<!^)(?<!=)(?<!= )~"), " "),  # `~6` is "about 6"
     (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![a-zA-Z])"), r"^\\circ "),
     (re.compile(r"\\(?:cdots|dots|ldots)(?![a-zA-Z])"), r"\\ldots "),
     (re.compile(r"\{\s*([^{}]+?)\s*\\over\s+([^{}]+?)\s*\}"), r"\\frac{\1}{\2}"),

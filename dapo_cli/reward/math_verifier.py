@@ -2,7 +2,7 @@
 
 1. the same text, in one spelling (`latex`);
 2. the same number, in exact rational arithmetic (`exact`);
-3. the same words, choice letter, list, tuple, region or matrix, by comparing the parts (`structure`);
+3. the same choice letter or words (`plain`), or list, tuple, region or matrix, part by part (`structure`);
 4. the same expression, by the parser of math-verify and sympy (`symbolic`).
 
 A text too long, too deep or too large to be a final answer is WRONG, and the rule says so. docs/verifier.md lists the
@@ -11,12 +11,11 @@ decisions. Model text reaches no eval, no parse_expr and no string sympify anywh
 
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import TypeVar
 
-from dapo_cli.reward import structure, symbolic
-from dapo_cli.reward.exact import TooLargeError, exact_number, without_percent
-from dapo_cli.reward.extract import MAX_ANSWER_CHARS, brace_pairs, clean, extract
+from dapo_cli.reward import plain, structure, symbolic
+from dapo_cli.reward.exact import TooLargeError
+from dapo_cli.reward.extract import MAX_ANSWER_CHARS, clean, extract, unwrapped
 from dapo_cli.reward.latex import canonical, without_text
 from dapo_cli.reward.units import without_unit
 from dapo_cli.types import Outcome, Verdict
@@ -26,12 +25,6 @@ warm_up = symbolic.warm_up
 T = TypeVar("T")
 
 MAX_PARTS = 30  # of a list; matching unordered parts costs the square of it
-_CHOICE = re.compile(r"\(?([A-J])\)?")
-_GIVEN_CHOICE = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?\(?([A-J])\)?(?:\s*[.):]\s*(?!\s*\(?[A-J]\b).*|\s+(?=[^A-Za-z,/\s(&]).*)?",
-    re.DOTALL,
-)
-_BASE = re.compile(r"\(?(\d[\dA-F]*)\)?\s*_\s*\{?\s*(\d+)\s*\}?")
 _ASSIGNED = re.compile(
     r"\s*(?:\\?[a-zA-Z]+(?:_\{?\w+\}?)?'*"  # x, x_1, \theta, y'
     r"|[a-zA-Z](?:\^\{?-1\}?)?\s*\([^()=]*\)"  # f(x), f^{-1}(x)
@@ -41,8 +34,6 @@ _ASSIGNED = re.compile(
 _TUPLE_ASSIGNED = re.compile(r"\s*\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.*)\)\s*")
 _EQUALS = re.compile(r"(?<![<>!\\=])=")
 _BLANK = re.compile(r"(?<![\d,])\s+|\s+(?!\d)")
-_WORDS = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*|\d+")
-_PROSE = re.compile(r"[^\W\d_]{2,}")
 
 
 def verify(response: str, answer: str) -> Verdict:
@@ -76,28 +67,22 @@ def equivalent(given: str, reference: str) -> tuple[bool, str]:
 
 def _bare(answer: str) -> str:
     r"""A reference comes with or without `$` and `\boxed{}`; neither is part of the answer."""
-    bare = clean(answer) or ""
-    opening = r"\boxed{"
-    if bare.startswith(opening) and brace_pairs(bare).get(len(opening) - 1) == len(bare) - 1:
-        return clean(bare[len(opening) : -1]) or ""
-    return bare
+    return clean(unwrapped(clean(answer) or "")) or ""
 
 
 def _equivalent(given: str, reference: str) -> tuple[bool, str]:
     if _squeezed(given) == _squeezed(reference) and _squeezed(given):
         return True, "text"
-    numbers = _numbers(given, reference)
+    numbers = plain.numbers(given, reference)
     if numbers is not None:
         return numbers, "number"
     for name, compare in _COMPARISONS:
         equal = compare(given, reference)
         if equal is not None:
             return equal, name
-    for text in (given, reference):
-        problem = symbolic.too_complex(text)
-        if problem is not None:
-            return False, problem
-    return symbolic.equal_expressions(without_text(given), without_text(reference)), "symbolic"
+    given, reference = without_text(given), without_text(reference)
+    problem = symbolic.too_complex(given) or symbolic.too_complex(reference)
+    return (False, problem) if problem else (symbolic.equal_expressions(given, reference), "symbolic")
 
 
 def _same(given: str, reference: str) -> bool:
@@ -107,61 +92,6 @@ def _same(given: str, reference: str) -> bool:
 def _squeezed(text: str) -> str:
     """Without blanks that mean nothing: `1 4/5` and `32, 349` are no 14/5 and no 32,349."""
     return re.sub(r"([_^])\{(\w)\}", r"\1\2", _BLANK.sub("", text))
-
-
-def _numbers(given: str, reference: str) -> bool | None:
-    """Exact comparison where both sides are numbers, with or without a percent sign."""
-    (left, left_percent), (right, right_percent) = _number(given), _number(reference)
-    if left is None or right is None:
-        return None
-    if left_percent == right_percent:
-        return left == right
-    if right_percent:  # a bare 28 answers a question about percent, as does 0.28
-        return left in (right, right / 100)
-    return left / 100 == right
-
-
-def _number(text: str) -> tuple[Fraction | None, bool]:
-    text, percent = without_percent(text)
-    return exact_number(text), percent
-
-
-def _choice(given: str, reference: str) -> bool | None:
-    wanted = _CHOICE.fullmatch(without_text(reference).strip())
-    if wanted is None:
-        return None
-    found = _GIVEN_CHOICE.fullmatch(re.sub(r"[*$]", "", without_text(given)).strip())
-    return None if found is None else found[1] == wanted[1]
-
-
-def _base(given: str, reference: str) -> bool | None:
-    r"""`204_5`: the same digits in the same base; digits without a base are taken to be in the reference's."""
-    found, wanted = (_BASE.fullmatch(without_text(text).strip()) for text in (given, reference))
-    if wanted is not None:
-        return found.groups() == wanted.groups() if found else without_text(given).strip() == wanted[1]
-    return False if found is not None else None
-
-
-def _words(given: str, reference: str) -> bool | None:
-    r"""References in words, inside `\text{}` or not: the same words in the same order, case aside."""
-    if not _is_prose(reference):
-        return False if _is_prose(given) and structure.items(given) is None and not without_unit(given)[1] else None
-    return _word_list(given) == _word_list(reference)
-
-
-def _is_prose(text: str) -> bool:
-    bare = without_text(text)
-    only_text = re.fullmatch(r"\s*\\text\s*\{([^{}]*)\}\s*", text) is not None and _PROSE.search(bare) is not None
-    if "\\" in bare or any(char in bare for char in "=^_{}"):
-        return False
-    words = _PROSE.findall(bare)
-    return only_text or (
-        bool(words) and not any(char.isdigit() for char in bare) and any(len(word) > 2 for word in words)
-    )
-
-
-def _word_list(text: str) -> list[str]:
-    return [word.casefold() for word in _WORDS.findall(without_text(text))]
 
 
 def _units(given: str, reference: str) -> bool | None:
@@ -226,9 +156,9 @@ def _ratios(given: str, reference: str) -> bool | None:
 def _lists(given: str, reference: str) -> bool | None:
     r"""Lists, sets, tuples and `\pm`: in order where the reference is a tuple, or where one side alone has names."""
     left, right = structure.items(_named(given)), structure.items(_named(reference))
-    if left is None and right is None and not any(r"\pm" in text or r"\mp" in text for text in (given, reference)):
-        return None
     left_values, right_values = _values(given, left), _values(reference, right)
+    if left is None and right is None and len(left_values) == len(right_values) == 1:
+        return None
     if len(left_values) != len(right_values) or len(left_values) > MAX_PARTS:
         return False
     if left and right and {left.brackets, right.brackets} == {"[]", "{}"}:
@@ -284,8 +214,6 @@ def _matched(left: Sequence[T], right: Sequence[T], same: Callable[[T, T], bool]
 
 def _matrices(given: str, reference: str) -> bool | None:
     left, right = structure.matrix(given), structure.matrix(reference)
-    if left is None and right is None:
-        return None
     if left is None or right is None:
         return None
     if [len(row) for row in left] != [len(row) for row in right]:
@@ -294,10 +222,10 @@ def _matrices(given: str, reference: str) -> bool | None:
 
 
 _COMPARISONS: list[tuple[str, Callable[[str, str], bool | None]]] = [
-    ("choice", _choice),
-    ("base", _base),
+    ("choice", plain.choice),
+    ("base", plain.base),
     ("matrix", _matrices),
-    ("words", _words),
+    ("words", plain.words),
     ("assigned", _assigned),
     ("region", _regions),
     ("chain", _chains),

@@ -64,12 +64,7 @@ def items(text: str) -> Items | None:
     text = text.strip()
     if _GROUPED.fullmatch(text):
         return None
-    for opening, closing, brackets in (
-        (r"\{", r"\}", "{}"),
-        (r"\langle", r"\rangle", "<>"),
-        ("(", ")", "()"),
-        ("[", "]", "[]"),
-    ):
+    for opening, closing, brackets in _BRACKETS:
         if text.startswith(opening) and text.endswith(closing) and _closes_at_end(text, opening, closing):
             values = _list_values(text[len(opening) : len(text) - len(closing)])
             return Items(brackets, values) if len(values) > 1 or brackets == "{}" else None

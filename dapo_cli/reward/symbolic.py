@@ -5,7 +5,6 @@ digits at random points tell expressions apart where math-verify's own 15 digits
 """
 
 import functools
-import logging
 import random
 import re
 from collections.abc import Iterator
@@ -21,22 +20,34 @@ DIGITS = 60
 POINTS = 4
 
 _DECIMAL = re.compile(r"(?<![\d_{])(\d*)\.(\d+)")
+_MIXED = re.compile(r"(?<![\w^.])(\d+)\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 _EXPONENT = re.compile(r"\^\s*(?:(?P<group>\{)|(?P<plain>[+-]?\d+|\\?\w+))")
 _NUMERIC_POWER = re.compile(r"(\d+)\s*\}?\s*\^\s*\{?\s*(\d+)")
-_GROWING = re.compile(r"!|\\(?:binom|exp)(?![a-zA-Z])")
-_RUNAWAY = re.compile(r"\\(?:int|sum|prod|lim|frac\s*\{d|bmod|pmod|mod|Gamma|gcd|lcm|det)(?![a-zA-Z])")
+# The grammar takes a command from the front of a longer word: `\intx` is an integral.
+_GROWING = re.compile(r"!|\\(?:binom|exp)")
+_RUNAWAY = re.compile(r"\\(?:int|sum|prod|lim|frac\s*\{d(?![a-zA-Z])|bmod|pmod|mod|Gamma|gcd|lcm|det)")
 _NESTED_FACTORIAL = re.compile(r"!\s*[)}]+\s*!|!\s*!|\\exp\s*\(\s*\\exp|\d{5,}\s*[)}]*\s*!")
 _LARGE_NUMBER = re.compile(r"\d{41,}")
+# What the grammar drops without a word, or reads as something else: marks and dots, a base, a transpose, "2 4".
+_MISREAD = re.compile(
+    r"['~]|\.\.|\\(?:ldots|approx)|[\d)]\s*_|\^\s*\{?\s*(?:T\b|\\top|\\prime)|\d\s+\.?\d|[^\x00-\x7f\w]"
+)
 
 
 @functools.cache
 def _parser() -> Any:
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    from latex2sympy2_extended import NormalizationConfig
-    from math_verify.parser import latex2sympy
+    from latex2sympy2_extended import NormalizationConfig, normalize_latex
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
 
     config = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
-    return functools.partial(latex2sympy, convert_degrees=False, normalization_config=config)
+    # Everything side by side is a product: the library's own method makes `2(4)` and `\frac{2}{1}4` a sum, 6.
+    converter = type("Converter", (_Latex2Sympy,), {"convert_postfix_list": _product})
+    return lambda text, is_real: converter(is_real=is_real).parse(normalize_latex(text, config))
+
+
+def _product(converter: Any, factors: list[Any]) -> Any:
+    values = [converter.convert_postfix(factor) for factor in factors]
+    return functools.reduce(converter.mul_flat, values)
 
 
 def warm_up() -> None:
@@ -52,6 +63,8 @@ def too_complex(text: str) -> str | None:
         return "too_deep"
     if _LARGE_NUMBER.search(text) or _grows(text):
         return "too_large"
+    if _MISREAD.search(text):
+        return "unreadable"
     return "unevaluated" if _RUNAWAY.search(text) else None
 
 
@@ -101,10 +114,11 @@ def equal_expressions(given: str, reference: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _parse(text: str) -> Any:
-    """The sympy object, None if the grammar does not know the text. Decimals become fractions: none is rounded."""
+    """The sympy object, None if the grammar does not know the text. Decimals and mixed numbers become fractions."""
     text = _DECIMAL.sub(lambda match: rf"\frac{{{match[1]}{match[2]}}}{{{10 ** len(match[2])}}}", text)
+    text = _MIXED.sub(lambda match: rf"\frac{{{int(match[1]) * int(match[3]) + int(match[2])}}}{{{match[3]}}}", text)
     try:
-        return _parser()(text, is_real=not re.search(r"(?<![a-zA-Z\\])i(?![a-zA-Z])|\\text\{i\}", text))
+        return _parser()(text, not re.search(r"(?<![a-zA-Z\\])i(?![a-zA-Z])|\\text\{i\}", text))
     except MemoryError:
         raise
     except Exception:

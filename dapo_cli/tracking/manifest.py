@@ -62,10 +62,11 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     ]
 
 
-def record_resume(manifest: Manifest, step: int, allowed: Sequence[str]) -> Manifest:
-    """The manifest with one more resume: when, from the checkpoint of which step, with what differences allowed."""
-    resume = {"time": utc_now(), "step": step, "command": sys.argv, "differences": list(allowed)}
-    return {**manifest, "resumes": [*manifest["resumes"], resume]}
+def resumed(recorded: Manifest, current: Manifest, step: int, changes: Sequence[str]) -> Manifest:
+    """The manifest of a run that goes on after `step`: what holds from here on, its start, and one more resume."""
+    resume = {"time": current["started"], "step": step, "command": current["command"], "changes": list(changes)}
+    now = current if changes else recorded
+    return {**now, "started": recorded["started"], "resumes": [*recorded["resumes"], resume]}
 
 
 def utc_now() -> str:

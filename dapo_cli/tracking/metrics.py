@@ -109,14 +109,13 @@ def mean(values: Sequence[float]) -> float | None:
     return fsum(values) / len(values) if values else None
 
 
-def step_timings(clock: PhaseClock, judged: Sequence[Group], kept: Sequence[Group]) -> Metrics:
-    """Seconds of each phase and of the whole step so far, completion tokens per second, peak memory."""
-    generated, trained = num_tokens(judged), num_tokens(kept)
+def step_timings(clock: PhaseClock, judged: Sequence[Group], scored: Sequence[Group], kept: Sequence[Group]) -> Metrics:
+    """Seconds of each phase and of the whole step, completion tokens per second of each, peak memory."""
     return {
         **prefixed("seconds", {**clock.seconds, "step": clock.total}),
-        "tokens_per_s/rollout": per_second(generated, clock.seconds["rollout"]),
-        "tokens_per_s/score": per_second(trained, clock.seconds["score"]),
-        "tokens_per_s/update": per_second(trained, clock.seconds["update"]),
+        "tokens_per_s/rollout": per_second(num_tokens(judged), clock.seconds["rollout"]),
+        "tokens_per_s/score": per_second(num_tokens(scored), clock.seconds["score"]),
+        "tokens_per_s/update": per_second(num_tokens(kept), clock.seconds["update"]),
         "memory/peak_bytes": peak_memory_bytes(),
     }
 

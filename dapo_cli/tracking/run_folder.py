@@ -9,6 +9,7 @@ evals.jsonl                   one line an evaluation
 rollouts/step_000001.jsonl    a sample of the step's judged completions
 checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
+until_step_000003/            manifest, recipe and patch that held so far, where a resume with changes was allowed
 lock                          the process that writes here
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.files import json_document, json_line, sync_folder, write_atomically
+from dapo_cli.tracking.files import json_document, json_line, sync, write_atomically
 
 ROLLOUTS_NAME = re.compile(r"step_(\d+)\.jsonl")
 
@@ -92,6 +93,19 @@ class RunFolder:
             write_atomically(self.patch_file, patch)
         self.write_manifest(manifest)
 
+    def change(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes, step: int) -> None:
+        """Write down what holds from `step` on; what held until then stays in until_step_000003/."""
+        before = self.path / f"until_step_{step:06d}"
+        before.mkdir(exist_ok=True)
+        for file in (self.manifest_file, self.recipe_file, self.patch_file):
+            if file.exists():
+                write_atomically(before / file.name, file.read_bytes())
+        write_atomically(self.recipe_file, recipe_yaml.encode())
+        self.patch_file.unlink(missing_ok=True)
+        if patch:
+            write_atomically(self.patch_file, patch)
+        self.write_manifest(manifest)
+
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         write_atomically(self.manifest_file, json_document(manifest))
 
@@ -130,7 +144,7 @@ class RunFolder:
             if name is None or int(name[1]) > step:
                 file.unlink()
         if self.rollouts.exists():
-            sync_folder(self.rollouts)
+            sync(self.rollouts)
 
 
 def make_folder(path: Path) -> None:

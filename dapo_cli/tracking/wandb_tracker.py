@@ -7,7 +7,6 @@ from typing import Any
 
 from dapo_cli.config.schema import TrackingConfig
 from dapo_cli.protocols import Metrics
-from dapo_cli.tracking.files import json_line
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.types import Group
@@ -78,5 +77,4 @@ def start_wandb(folder: RunFolder, manifest: Manifest, config: TrackingConfig) -
 
 def run_id(manifest: Manifest) -> str:
     """16 characters that stay the same over the run's resumes and differ between runs."""
-    start = {key: value for key, value in manifest.items() if key != "resumes"}
-    return hashlib.sha256(json_line(start)).hexdigest()[:16]
+    return hashlib.sha256(manifest["started"].encode()).hexdigest()[:16]

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 STEPS = 4
@@ -104,24 +107,40 @@ def test_two_runs_are_identical(reference, surplus, tmp_path):
     assert_same_run(reference, tmp_path / "run")
 
 
-def start_and_signal(folder: Path, surplus: str, after_step: int, number: signal.Signals) -> subprocess.Popen:
+def start_and_signal(folder: Path, surplus: str, when: Callable[[Path], bool], number: signal.Signals):
+    """Start a run and send it a signal as soon as `when` is true of its folder."""
     command = dapo("train", "quickstart", f"run.dir={folder}", *SMALL, surplus)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while last_step(folder) < after_step and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    while not when(folder):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
     process.send_signal(number)
     return process
 
 
-@pytest.mark.parametrize("after_step", [0, 2])
-def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, after_step):
+def started(folder: Path) -> bool:
+    return (folder / "manifest.json").exists()
+
+
+def saving(folder: Path) -> bool:
+    """A checkpoint is half-written."""
+    return any((folder / "checkpoints").glob("*.unfinished")) and last_step(folder) >= 2
+
+
+def within_step_3(folder: Path) -> bool:
+    if not (folder / "checkpoints" / "step_000002").exists():
+        return False
+    time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("when", [started, saving, within_step_3])
+def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, when):
     folder = tmp_path / "run"
-    process = start_and_signal(folder, surplus, after_step, signal.SIGKILL)
+    process = start_and_signal(folder, surplus, when, signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert last_step(folder) < STEPS
+    assert not (folder / "export").exists()
     assert train(folder, surplus).returncode == 0
     assert_same_run(reference, folder)
 
@@ -129,7 +148,7 @@ def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, a
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path, number):
     folder = tmp_path / "run"
-    process = start_and_signal(folder, surplus, 1, number)
+    process = start_and_signal(folder, surplus, within_step_3, number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 3, errors
     assert f"{number.name}: stopped after step" in errors
@@ -139,7 +158,7 @@ def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path,
 
 
 def test_no_verifier_outlives_a_killed_run(surplus, tmp_path):
-    process = start_and_signal(tmp_path / "run", surplus, 1, signal.SIGKILL)
+    process = start_and_signal(tmp_path / "run", surplus, within_step_3, signal.SIGKILL)
     process.communicate()
     workers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > process.pid]
     deadline = time.monotonic() + 20
@@ -157,25 +176,37 @@ def _is_worker_of_nobody(pid: int) -> bool:
     return b"dapo_cli.reward" in command and parent == "1"
 
 
+@pytest.fixture(scope="module")
+def one_step_run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("changes") / "run"
+    assert train(folder, "run.steps=1").returncode == 0
+    return folder
+
+
 class TestChanges:
-    """A run folder takes only the run it was made for."""
+    """A run folder takes only the run it was made for; the tests continue one another."""
 
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory) -> Path:
-        folder = tmp_path_factory.mktemp("changes") / "run"
-        assert train(folder, "run.steps=1").returncode == 0
-        return folder
-
-    def test_another_recipe_is_refused_with_the_difference(self, folder):
-        refused = train(folder, "run.steps=1", "optimizer.lr=0.5", "data.seed=9")
+    def test_another_recipe_is_refused_with_the_difference(self, one_step_run):
+        refused = train(one_step_run, "run.steps=1", "optimizer.lr=0.5", "data.seed=9")
         assert refused.returncode == 2
-        assert "optimizer.lr: 0.0003 in the run folder, 0.5 now" in refused.stderr
+        assert "optimizer.lr: 0.0002 in the run folder, 0.5 now" in refused.stderr
         assert "data.seed: 0 in the run folder, 9 now" in refused.stderr
         assert "--allow-changes" in refused.stderr
 
-    def test_an_allowed_change_is_recorded(self, folder):
-        assert train(folder, "run.steps=2", "--allow-changes").returncode == 0
-        assert last_step(folder) == 2
-        (resume,) = json.loads((folder / "manifest.json").read_text())["resumes"]
+    def test_an_allowed_change_is_recorded(self, one_step_run):
+        assert train(one_step_run, "run.steps=2", "--allow-changes").returncode == 0
+        assert last_step(one_step_run) == 2
+        (resume,) = json.loads((one_step_run / "manifest.json").read_text())["resumes"]
         assert resume["step"] == 1
-        assert resume["differences"] == ["run.steps: 1 in the run folder, 2 now"]
+        assert resume["changes"] == ["run.steps: 1 in the run folder, 2 now"]
+        old, new = one_step_run / "until_step_000001" / "recipe.yaml", one_step_run / "recipe.yaml"
+        assert "  steps: 1\n" in old.read_text() and "  steps: 2\n" in new.read_text()
+        exported, saved = (
+            load_file(one_step_run / name / "model.safetensors") for name in ("export", "checkpoints/step_000002")
+        )
+        assert all(torch.equal(exported[name], weight) for name, weight in saved.items())
+
+    def test_the_changed_recipe_is_the_run_s_own_from_then_on(self, one_step_run):
+        again = train(one_step_run, recipe=one_step_run)
+        assert again.returncode == 0, again.stderr
+        assert "going on after step 2 of 2" in again.stderr

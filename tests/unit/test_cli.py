@@ -56,10 +56,14 @@ def test_show_says_where_each_value_comes_from(capsys: pytest.CaptureFixture[str
 def test_validate_reports_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("defaults: [quickstart, _self_]\noptimizer: {lrr: 1}\n")
-    assert run(["recipe", "validate", str(bad), "quickstart", str(tmp_path / "gone.yaml")], debug=False) == 2
+    model = tmp_path / "model.yaml"
+    model.write_text("defaults: [quickstart, _self_]\nmodel: {path: shipped:tinny}\nrun: {steps: 0}\n")
+    files = [str(bad), "quickstart", str(tmp_path / "gone.yaml"), str(model)]
+    assert run(["recipe", "validate", *files], debug=False) == 2
     captured = capsys.readouterr()
     assert captured.out == "ok  quickstart\n"
-    assert "optimizer.lrr" in captured.err and "gone.yaml: no such file" in captured.err
+    for words in ("optimizer.lrr", "gone.yaml: no such file", "run.steps = 0", "model.path = shipped:tinny"):
+        assert words in captured.err
     assert run(["recipe", "validate", "quickstart"], debug=False) == 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.manifest import build_manifest, compare_leaves, differences, record_resume
+from dapo_cli.tracking.manifest import build_manifest, compare_leaves, differences, resumed
 from dapo_cli.tracking.provenance import (
     Code,
     file_sha256,
@@ -127,15 +127,17 @@ def test_two_trees_compare_equal_exactly_if_their_json_is(old, new):
     assert (list(compare_leaves(old, new, "tree")) == []) == same
 
 
-def test_a_resume_is_recorded_and_leaves_the_wandb_id_alone(manifest):
-    once = record_resume(manifest, 12, ["optimizer.lr: …"])
-    twice = record_resume(once, 20, [])
-    assert [(resume["step"], resume["differences"]) for resume in twice["resumes"]] == [
-        (12, ["optimizer.lr: …"]),
-        (20, []),
+def test_a_resume_is_recorded_and_the_manifest_says_what_holds(manifest: dict) -> None:
+    now = changed(manifest, "recipe", "optimizer", "lr", value=0.5) | {"started": "later", "command": ["dapo", "now"]}
+    once = resumed(manifest, now, 12, ["optimizer.lr: …"])
+    twice = resumed(once, now, 20, [])
+    assert once["recipe"]["optimizer"]["lr"] == 0.5
+    assert once["started"] == twice["started"] == manifest["started"]
+    assert twice["resumes"] == [
+        {"time": "later", "step": 12, "command": ["dapo", "now"], "changes": ["optimizer.lr: …"]},
+        {"time": "later", "step": 20, "command": ["dapo", "now"], "changes": []},
     ]
-    assert manifest["resumes"] == []
-    assert run_id(twice) == run_id(manifest) != run_id({**manifest, "started": "later"})
+    assert run_id(twice) == run_id(manifest) != run_id(now)
 
 
 def test_no_environment_variable_gets_into_a_manifest(monkeypatch):

@@ -9,11 +9,11 @@ import threading
 import time
 from pathlib import Path
 
-import pool_functions
 import pytest
 
 from dapo_cli.reward.pool import VerifierPool
 from dapo_cli.types import Outcome, Verdict
+from tests.unit import pool_functions
 
 
 def pool_of(workers: int, timeout_s: float, **options: object) -> VerifierPool:
@@ -139,9 +139,9 @@ def test_workers_import_no_torch():
 def test_workers_end_when_their_parent_is_killed(busy: bool):
     script = textwrap.dedent(f"""
         import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        import pool_functions
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from dapo_cli.reward.pool import VerifierPool
+        from tests.unit import pool_functions
         pool = VerifierPool(1, 0.5, pool_functions.by_command, warm_up=None)
         print(pool.verify([("pid", "")])[0].extracted, flush=True)
         {"pool.verify([('spin', '')])" if busy else "time.sleep(60)"}

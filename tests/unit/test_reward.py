@@ -69,6 +69,10 @@ def test_shaper_counts_tokens_and_can_be_off():
     ("response", "answer", "rule"),
     [
         ("2+2: 2+2=4\nAnswer: 4", "4", "answer_line"),
+        ("x = 3\ny = 20\nx + y = 3 + 20 = 23\nAnswer: 23", "23", "answer_line"),
+        ("The answer = 20?\nx = 20 + 3 = 23\n\n**Answer: 23.**\n\n", "23", "answer_line"),
+        ("x = 23\nAnswer: 23\nCheck: x - 3 = 20\nand 20 + 3 = 23.", "23", "answer_line"),
+        ("Answer: 23\nThe answer is easily checked: 20 + 3 = 23.\nThis answer fits.", "23", "answer_line"),
         ("final answer: **7**", "7", "answer_line"),
         ("**Final Answer:** $\\frac{1}{2}$.", "\\frac{1}{2}", "answer_line"),
         ("**Final Answer**\n\n42", "42", "answer_line"),
@@ -80,6 +84,8 @@ def test_shaper_counts_tokens_and_can_be_off():
         ("so \\boxed{\\frac{1}{2}} holds", "\\frac{1}{2}", "box"),
         ("\\boxed{1} first, then \\boxed{\\{x : x > 2\\}}", "\\{x : x > 2\\}", "box"),
         ("\\boxed{\\boxed{809}}", "809", "box"),
+        ("so \\fbox{5}", "5", "box"),
+        ("\\boxed{4}, no: \\boxed{\\fbox{5}}", "5", "box"),
         ("\\boxed 5 is it", "5", "box"),
         ("\\boxed{4} or \\boxed{5}", "4, 5", "boxes"),
         ("$\\boxed{4}$, $\\boxed{5}$", "4, 5", "boxes"),
@@ -217,6 +223,12 @@ RIGHT = [
     (r"\$5", r"5\text{ dollars}"),
     (r"\{\}", r"\varnothing"),
     ("10 apples", "10"),
+    (r"\frac12\text{ m/s}", "0.5 meters per second"),
+    ("6 MPH", r"6\text{ miles per hour}"),
+    (r"3\text{m}", "3"),
+    (r"3(6)", "18"),
+    (r"(3)\binom{4}{1}", "12"),
+    (r"1\frac12\pi", r"\frac{3\pi}{2}"),
     ("(C)", "C"),
     ("C. 42", r"\text{(C)}"),
     ("monday", r"\text{Monday}"),
@@ -257,11 +269,51 @@ WRONG = [
     ("3m", "3"),
     ("10 million", "10"),
     ("10 minus one", "10"),
+    ("6 cm^2", r"6\text{ cm}"),
+    ("6 7", "13"),
+    ("3(6)", "9"),
+    (r"\frac{2}{1}\binom{4}{1}", "6"),
+    (r"6 \pmod 7", "13"),
+    ("0.333...", "0.333"),
+    (r"0.333\ldots", "0.333"),
+    (r"x+1+\cdots", "x+1"),
+    (r"y'", "y"),
+    (r"x+1 \approx 7", "x+1"),
+    ("-5 apples", r"\text{5 apples}"),
     ("A, B, C, D", "C"),
+    ("C. 42 or D. 43", "C"),
+    ("C) false, D", "C"),
+    ("C + 1", "C"),
     ("B. 42", "C"),
     ("Monday or Tuesday", r"\text{Monday}"),
     ("unknown", "42"),
 ]
+
+
+# Texts around a 6 that make another value of it, or none: all wrong for 6. Split at bars.
+NEAR_MISSES = r"""
+    -6 | - 6 | minus 6 | negative 6 | not 6 | \text{not }6 | \lnot 6 | !6 | neither 6 | 6 is wrong | 6 false | 6 wrong
+    6 nope | about 6 | ~6 | \approx 6 | \sim 6 | 6 or so | 6 approximately | 6-ish | 6... | 6.. | 6… | 6, ...
+    6\ldots | 6.\overline{6} | 6 or 7 | 6 to 7 | 6-7 | 6 – 7 | 6, 7 | 6; 7 | 6 and 7 | 6/7 | 6:7 | 6 7 | 6 (7)
+    6 vs 7 | 6 \approx 7 | 6 = 7 | 7 = 6 | 6\text{ or }7 | \text{6 or 7} | 6 \lor 7 | 6 \to 7 | 6\pm1 | \pm6
+    \{6, 7\} | (6, 7) | [6, 7] | (6, 6) | 6, not 7 | x = 6 or x = 7 | 6+ | 6 or more | at least 6 | >6 | \le 6 | x > 6
+    x \ne 6 | -x = 6 | 2x = 6 | x^2 = 6 | half of 6 | twice 6 | 6 of 7 | 6 out of 7 | 6! | 6\% | 6% | 6 percent
+    6\text{ per cent} | 6 pct | 6‰ | 6^2 | 6² | 6^T | 6' | 6^\prime | 6_2 | 6_7 | 6₇ | 6_{\text{seven}} | \sqrt6
+    6 mod 7 | 6 \pmod 7 | 6 \bmod 7 | 6 squared | 6 cubed | 6 factorial | 6 choose 2 | 6 over 7 | 6 times 7 | 6 plus 7
+    \bar{6} | \frac{6}{} | 6 thirds | 6 halves | 6\text{ halves} | 6 tenths | 6 half | 6 and a half | 6 point five
+    6 1/2 | 6\frac12 | 6½ | 6th | 6\text{th} | 6 tens | 6 dozen | 6 dozens | 6 pairs | 6 score | 6 gross | 6 hundreds
+    6 thousand | 6 thousands | 6 million | 6\text{ millions} | 6 k | 6k | 6 M | 6 MM | 6\text{万} | \$6k | \$6 million
+    6 hundred feet | 6 half hours | 6 fold | 6 times | 6 nine | 6 twos | 6\text{7} | 6x | 6 x | x6 | 6i | 6\pi | 6m
+    6 root 2 | 6 zeros | 6e | 6e1 | 6E2 | 0x6 | 0b6 | 6\times10^2 | 6*7 | 6,000 | 6 000 | 60 | 16 | 6.6 | .6
+    6 ft 7 in | 6 hours 7 minutes | 6 cm or 7 cm | 6 feet short | 6 below zero | 6 less | 6 left | 6 debt | 6 if x > 0
+    6 undefined | NaN 6
+"""
+
+
+@pytest.mark.parametrize("text", [text.strip() for text in NEAR_MISSES.replace("\n", "|").split("|") if text.strip()])
+def test_near_misses(text: str):
+    for response in (f"Answer: {text}", rf"So \boxed{{{text}}}", f"The answer is ${text}$"):
+        assert verify(response, "6").outcome is Outcome.WRONG
 
 
 @pytest.mark.parametrize(("given_text", "reference"), RIGHT)
@@ -285,6 +337,7 @@ def test_different(given_text: str, reference: str):
         r"((9!)!)!",
         r"\binom{10^9}{5\cdot 10^8}",
         r"\sum_{k=1}^{10^9} \frac{1}{k}",
+        r"\intx+1",
         "(" * 200 + "1" + ")" * 200,
         "x+" * 400 + "x",
         r"\{" * 600 + "5" + r"\}" * 600,

@@ -1,6 +1,7 @@
 """Dynamic sampling: which groups are kept, how many prompts a round asks for, what is carried."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from dapo_cli.algorithm.sampler import DynamicSampler, round_size
 from dapo_cli.config.schema import OnCap, SamplerConfig, Surplus
+from dapo_cli.data.stream import PromptStream
 from dapo_cli.errors import RunStopped
 from tests.conftest import make_group, make_scored
 
@@ -17,6 +19,8 @@ class CountingStream:
 
     def __init__(self) -> None:
         self.position = 0
+
+    left_in_epoch = 10**9
 
     def take(self, count):
         self.position += count
@@ -51,9 +55,25 @@ def test_uniform_groups_are_dropped():
 
 
 def test_length_penalty_does_not_make_a_group_informative():
-    group = group_with(0, 4)
-    assert not group.informative
-    assert not group_with(4, 4).informative
+    for num_correct in (0, 4):
+        group = group_with(num_correct, 4)
+        longer = tuple(replace(rollout, length_penalty=-0.1 * i) for i, rollout in enumerate(group.rollouts))
+        shaped = replace(group, rollouts=longer)
+        assert len(set(shaped.rewards)) == 4
+        assert not shaped.informative
+
+
+def test_a_round_never_holds_a_prompt_twice():
+    prompts = [group_with(1, 2, uid=str(n)).prompt for n in range(5)]
+    sampler = DynamicSampler(SamplerConfig(initial_yield=0.5, oversample=1.0), 4, PromptStream(prompts, seed=0))
+    sampler.begin_step(1)
+    sampler.stream.take(2)
+    rounds = []
+    while taken := sampler.next_prompts():
+        rounds.append([prompt.uid for prompt in taken])
+        sampler.keep([group_with(0, 4, uid=uid) for uid in rounds[-1]])
+    assert [len(uids) for uids in rounds] == [3] + [5] * 9  # the rest of the epoch, then whole ones
+    assert all(len(set(uids)) == len(uids) for uids in rounds)
 
 
 def test_without_dynamic_sampling_every_group_is_kept_in_one_round():

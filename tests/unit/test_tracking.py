@@ -133,7 +133,7 @@ def test_step_timings_by_hand():
     clock = PhaseClock()
     clock.seconds = {"rollout": 2.0, "verify": 0.5, "score": 0.25, "update": 0.0}
     first, second = two_groups()
-    timings = step_timings(clock, judged=[first, second], kept=[first])
+    timings = step_timings(clock, judged=[first, second], scored=[first], kept=[first])
     # 16 tokens generated, 3 trained on; no speed without time
     assert (timings["tokens_per_s/rollout"], timings["tokens_per_s/score"]) == (8.0, 12.0)
     assert timings["tokens_per_s/update"] is None

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart test test-slow lint format bench clean
+.PHONY: setup quickstart test lint format bench clean
 
 setup: $(INSTALLED)
 
@@ -21,9 +21,6 @@ quickstart: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
-
-test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -47,8 +47,7 @@ def open_pretrained(model: ModelConfig) -> Pretrained:
 def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
     """The `transformers` causal language model in float32, on the GPU where there is one, in evaluation mode.
 
-    Raises UserError for weights that are missing, unreadable, or do not fit the configuration, and for a model whose
-    logits are not its last hidden states times its output embedding.
+    Raises UserError for weights that are missing, unreadable, or do not fit the configuration.
     """
     import torch
     import transformers
@@ -64,29 +63,7 @@ def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
         raise UserError(
             f"model.path={model.path}: the weight files lack or misshape {len(faulty)} tensors, the first {faulty[0]}"
         )
-    loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    _check_head(loaded, model)
-    return loaded
-
-
-def _check_head(loaded: Any, model: ModelConfig) -> None:
-    """The learner takes log-probs from hidden states and output embedding: biases, caps and scales behind the head
-    (Gemma, Cohere, Granite, Phi) would silently train another policy than the one that samples."""
-    import torch
-
-    from dapo_cli.algorithm.logprobs import chunked_logprobs
-
-    token_ids = torch.arange(1, 9, device=loaded.device)[None]
-    with torch.no_grad():
-        expected = loaded(token_ids).logits[0].float().log_softmax(-1).gather(-1, token_ids.T).squeeze(-1)
-        hidden = loaded.base_model(token_ids, use_cache=False).last_hidden_state[0]
-        logprobs, _ = chunked_logprobs(hidden, loaded.get_output_embeddings().weight, token_ids[0], 1.0, 8)
-    error = (logprobs - expected).abs().max().item()
-    if not error < 1e-3:
-        raise UserError(
-            f"model.path={model.path}: log-probs of this {loaded.config.model_type} are not those of its hidden states "
-            f"times its output embedding (they differ by {error:.2g}); such heads are not supported"
-        )
+    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""Sequences into right-padded micro-batches under a token budget."""
+"""Groups into packed micro-batches under a token budget."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_PADDING = 0.2  # of a row: padding costs as much as tokens, while a further micro-batch costs little
+from dapo_cli.learner.packed_attention import Layout
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One prompt with its completion, as the learner reads it."""
+    """One prompt with its completion, as the learner reads it. Equal prompts of a micro-batch are read once."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -23,33 +23,32 @@ class TokenSequence:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """`token_ids_BS` [B, S] int64, padded on the right, which causal attention never sees, so no mask is needed.
+    """`token_ids_M` [M] int64 and their `positions_M`: each prompt once, then its completions, see `packed_attention`.
 
-    The completion tokens of its rows, laid end to end, are the N of all [N] tensors: their hidden states stand at
-    (`rows_N`, `columns_N`), one column before the token that they predict, `targets_N`. `order` names the rows'
-    places in the list that was split.
+    The completion tokens, laid end to end in the order of `order` (places in the list that was split), are the N of all
+    [N] tensors: `targets_N` are their ids, `sources_N` name the packed token before each, whose hidden state predicts
+    it.
     """
 
-    token_ids_BS: Tensor
-    rows_N: Tensor
-    columns_N: Tensor
+    token_ids_M: Tensor
+    positions_M: Tensor
+    layout: Layout
+    sources_N: Tensor
     targets_N: Tensor
     order: list[int]
     completion_lengths: list[int]
 
 
 def split_by_budget(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in groups of similar length (MOST_PADDING) whose padded size, rows x longest, stays within `budget`
-    tokens; a single longer sequence makes a group of its own. Longest first, so that memory peaks at the start.
+    """Indices in groups of similar length whose padded size, rows x longest, stays within `budget` tokens; a single
+    longer sequence makes a group of its own. Longest first, so that memory peaks at the start.
 
-    >>> split_by_budget([2, 9, 2, 8], budget=18)
-    [[1, 3], [0, 2]]
+    >>> split_by_budget([2, 9, 3, 8], budget=18)
+    [[1, 3], [2, 0]]
     """
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        longest = lengths[groups[-1][0]] if groups else 0
-        fits = groups and longest * (len(groups[-1]) + 1) <= budget
-        if fits and lengths[index] >= (1 - MOST_PADDING) * longest:
+        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= budget:
             groups[-1].append(index)
         else:
             groups.append([index])
@@ -58,20 +57,38 @@ def split_by_budget(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 def micro_batches(sequences: Sequence[TokenSequence], budget: int, device: torch.device) -> Iterator[MicroBatch]:
     for group in split_by_budget([sequence.length for sequence in sequences], budget):
-        yield _pad([sequences[index] for index in group], group, device)
+        yield pack([sequences[index] for index in group], group, device)
 
 
-def _pad(sequences: list[TokenSequence], order: list[int], device: torch.device) -> MicroBatch:
+def pack(sequences: Sequence[TokenSequence], order: list[int], device: torch.device) -> MicroBatch:
+    """One micro-batch of all `sequences`, which must not be empty."""
     width = max(sequence.length for sequence in sequences)
-    token_ids = [[*s.prompt_ids, *s.completion_ids] + [0] * (width - s.length) for s in sequences]
-    places = [(row, column) for row, s in enumerate(sequences) for column in range(len(s.prompt_ids) - 1, s.length - 1)]
-    rows_N, columns_N = torch.tensor(places, device=device).T
-    token_ids_BS = torch.tensor(token_ids, device=device)
+    token_ids: list[int] = []
+    positions: list[int] = []
+    scatter: list[int] = []
+    sources: list[int] = []
+    gather: list[list[int]] = []
+    prompt_start: dict[tuple[int, ...], int] = {}
+    for row, sequence in enumerate(sequences):
+        prompt_length = len(sequence.prompt_ids)
+        if sequence.prompt_ids not in prompt_start:
+            prompt_start[sequence.prompt_ids] = len(token_ids)
+            token_ids += sequence.prompt_ids
+            positions += range(prompt_length)
+            scatter += range(row * width, row * width + prompt_length)
+        start, end = len(token_ids), len(token_ids) + len(sequence.completion_ids)
+        token_ids += sequence.completion_ids
+        positions += range(prompt_length, sequence.length)
+        scatter += range(row * width + prompt_length, row * width + sequence.length)
+        prompt = range(prompt_start[sequence.prompt_ids], prompt_start[sequence.prompt_ids] + prompt_length)
+        gather.append([*prompt, *range(start, end), *[0] * (width - sequence.length)])
+        sources += [prompt[-1], *range(start, end - 1)]
     return MicroBatch(
-        token_ids_BS=token_ids_BS,
-        rows_N=rows_N,
-        columns_N=columns_N,
-        targets_N=token_ids_BS[rows_N, columns_N + 1],
+        token_ids_M=torch.tensor(token_ids, device=device),
+        positions_M=torch.tensor(positions, device=device),
+        layout=Layout(torch.tensor(gather, device=device), torch.tensor(scatter, device=device)),
+        sources_N=torch.tensor(sources, device=device),
+        targets_N=torch.tensor([token for s in sequences for token in s.completion_ids], device=device),
         order=order,
-        completion_lengths=[len(s.completion_ids) for s in sequences],
+        completion_lengths=[len(sequence.completion_ids) for sequence in sequences],
     )

@@ -13,9 +13,14 @@ from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.algorithm.logprobs import chunked_logprobs
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
-from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches
+from dapo_cli.errors import UserError
+from dapo_cli.learner import packed_attention
+from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches, pack
 from dapo_cli.learner.optim import learning_rate
 from dapo_cli.types import Group, ScoredGroup
+
+# A mask that is four-dimensional already is passed on as it is; packed attention needs none.
+NO_MASK = torch.zeros(1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class SingleLearner:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
+        self._enable_packing()
 
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
         """pi_old of each group under the current weights, and the mean entropy per completion token, in nats (None
@@ -126,14 +132,48 @@ class SingleLearner:
 
     def _logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Log-probs under the sampling temperature and entropy of the micro-batch's completion tokens, [N] float32."""
-        hidden_BSH = self.model.base_model(input_ids=batch.token_ids_BS, use_cache=False).last_hidden_state
+        hidden_MH = self.model.base_model(
+            input_ids=batch.token_ids_M[None],
+            position_ids=batch.positions_M[None],
+            attention_mask=NO_MASK.to(self.model.device),
+            layout=batch.layout,
+            use_cache=False,
+        ).last_hidden_state[0]
         return chunked_logprobs(
-            hidden_BSH[batch.rows_N, batch.columns_N],
+            hidden_MH[batch.sources_N],
             self.model.get_output_embeddings().weight,
             batch.targets_N,
             self.objective.temperature,
             self.config.logits_chunk_tokens,
         )
+
+    def _enable_packing(self) -> None:
+        """Switch to packed attention, and check that two completions which share a prompt get the log-probs that the
+        plain model gives them.
+
+        Not so where the head has a bias, a cap or a scale (Gemma 2, Cohere, Granite, Phi), or where other layers than
+        attention mix tokens: training would silently be of another policy than the one that samples. Raises UserError.
+        """
+        prompt, completions = (1, 2, 3), [(4, 5, 6), (7,)]
+        sequences = [TokenSequence(prompt, completion) for completion in completions]
+        refusal = f"a {self.model.config.model_type} model cannot be trained here"
+        expected = []
+        with torch.no_grad():
+            for completion in completions:
+                token_ids = torch.tensor([prompt + completion], device=self.model.device)
+                log_p = (self.model(token_ids).logits[0].float() / self.objective.temperature).log_softmax(-1)
+                expected.append(log_p[len(prompt) - 1 : -1].gather(-1, token_ids[0, len(prompt) :, None]).squeeze(-1))
+            try:
+                self.model.set_attn_implementation(packed_attention.NAME)
+                logprobs, _ = self._logprobs(pack(sequences, [0, 1], self.model.device))
+            except (TypeError, ValueError, RuntimeError) as error:  # no such attention, or layers that take no layout
+                raise UserError(f"{refusal}: {str(error).splitlines()[0]}") from error
+        difference = (logprobs - torch.cat(expected)).abs().max().item()
+        if not difference < 1e-3:
+            raise UserError(
+                f"{refusal}: in packed sequences, log-probs from its hidden states times its output embedding differ "
+                f"from the model's own by {difference:.2g}"
+            )
 
     def _loss_sequences(
         self, groups: Sequence[ScoredGroup]

@@ -76,14 +76,13 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         with clock("evaluate"):
             if last or (recipe.eval.every and step % recipe.eval.every == 0):
                 _evaluate(parts, tracker, step)
+        stopping = stop.requested  # read once: a signal that comes after the save waits for the next step
         with clock("checkpoint"):
-            if last or stop.requested or step % recipe.checkpoint.every == 0:
+            if last or stopping or step % recipe.checkpoint.every == 0:
                 parts.checkpoints.save(step, learner, sampler)
         tracker.timings(step, step_timings(clock, judged, fresh, kept))
-        if stop.requested and not last:
-            raise RunStopped(
-                f"{stop.requested}: stopped after step {step} of {recipe.run.steps}; the same command goes on."
-            )
+        if stopping and not last:
+            raise RunStopped(f"{stopping}: stopped after step {step} of {recipe.run.steps}; the same command goes on.")
 
 
 def _evaluate(parts: Parts, tracker: Tracker, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dapo_cli.cli import recipe
-from dapo_cli.errors import RunStopped, UserError
+from dapo_cli.errors import Diverged, RunStopped, UserError
 
 FAULT, BAD_INPUT, STOPPED, INTERRUPTED = 1, 2, 3, 130
 
@@ -132,7 +132,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, UserError):
         typer.echo(f"Error: {error}", err=True)
         return BAD_INPUT
-    if isinstance(error, RunStopped):
+    if isinstance(error, RunStopped | Diverged):
         typer.echo(str(error), err=True)
         return STOPPED
     if hasattr(error, "exit_code") and hasattr(error, "show"):  # typer's own usage errors

@@ -1,5 +1,6 @@
 """The single-process learner: the oracle that every distributed learner is compared with."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.algorithm.logprobs import chunked_logprobs
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
-from dapo_cli.errors import UserError
+from dapo_cli.errors import Diverged, UserError
 from dapo_cli.learner import packed_attention
 from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches, pack
 from dapo_cli.learner.optim import learning_rate
@@ -98,8 +99,10 @@ class SingleLearner:
             stats.loss += loss.item()
             stats.add_tokens(logprobs_N.detach(), old_logprobs_N, advantages_N, clip)
         stats.grad_norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.optimizer_config.max_grad_norm, error_if_nonfinite=True
+            self.model.parameters(), self.optimizer_config.max_grad_norm
         ).item()
+        if not math.isfinite(stats.grad_norm):
+            raise Diverged(f"the gradient of step {step} is not finite")
         stats.updates = 1
         for parameter_group in self.optimizer.param_groups:
             parameter_group["lr"] = learning_rate(self.optimizer_config, step)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dapo_cli.config.schema import SamplingConfig
+from dapo_cli.errors import Diverged
 from dapo_cli.rollout.kv_cache import roomy_cache
 from dapo_cli.types import Completion, Finish, Prompt
 
@@ -57,7 +58,11 @@ def sample_tokens(logits_RV: Tensor, noise_R: Tensor, sampling: SamplingConfig) 
         # Rounding must not push the threshold to the total, behind which only impossible tokens lie.
         threshold_R = torch.minimum(noise_R * total_R, torch.nextafter(total_R, torch.zeros_like(total_R)))
         tokens_R = torch.searchsorted(cumulative_RV, threshold_R[:, None], right=True).squeeze(-1)
-    return tokens_R, logprobs_RV.gather(-1, tokens_R[:, None]).squeeze(-1)
+        tokens_R.clamp_(max=logprobs_RV.shape[-1] - 1)  # only not-a-number, which is told below, lands behind the end
+    token_logprobs_R = logprobs_RV.gather(-1, tokens_R[:, None]).squeeze(-1)
+    if token_logprobs_R.isnan().any():
+        raise Diverged("the model's logits are not finite")
+    return tokens_R, token_logprobs_R
 
 
 class TransformersEngine:

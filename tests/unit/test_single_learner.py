@@ -8,6 +8,7 @@ import torch
 
 from dapo_cli.algorithm.objective import Clip
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
+from dapo_cli.errors import Diverged
 from dapo_cli.learner.micro_batches import split_by_budget
 from dapo_cli.learner.optim import learning_rate
 from dapo_cli.learner.single import Objective, SingleLearner
@@ -133,3 +134,13 @@ def test_split_keeps_the_budget_and_every_sequence():
     groups = split_by_budget(lengths, budget=32)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     assert all(len(group) == 1 or max(lengths[i] for i in group) * len(group) <= 32 for group in groups)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(model):
+    learner = make_learner(model)
+    scored, _ = learner.score(GROUPS, step=1)
+    before = copy.deepcopy(model.state_dict())
+    scored[0].old_logprobs[1][0] = -np.inf
+    with pytest.raises(Diverged, match=r"gradient of step 4 is not finite.*optimizer\.lr"):
+        learner.update(scored, step=4)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

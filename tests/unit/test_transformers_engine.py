@@ -6,6 +6,7 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from dapo_cli.config.schema import SamplingConfig
+from dapo_cli.errors import Diverged
 from dapo_cli.rollout.transformers_engine import TransformersEngine, cut_distribution, sample_tokens, sampling_noise
 from dapo_cli.types import Finish
 from tests.conftest import make_prompt
@@ -122,3 +123,10 @@ def test_sync_weights_takes_over_the_values(engine, model):
     changed = [(name, torch.full_like(weight, 0.5)) for name, weight in model.named_parameters()]
     engine.sync_weights(changed)
     assert all((weight == 0.5).all() for weight in model.parameters())
+
+
+def test_logits_that_are_not_finite_end_the_run(engine, model, prompts):
+    model.model.norm.weight.data.fill_(torch.nan)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(Diverged, match="logits are not finite"):
+            engine.generate(prompts, 1, SamplingConfig(temperature=temperature, max_tokens=4), key="k")

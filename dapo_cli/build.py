@@ -78,8 +78,8 @@ def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Input
 
 def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder) -> Parts:
     verifier = build_verifier(recipe.reward)  # first: its workers start while the weights load
-    torch.manual_seed(recipe.run.seed)  # our own draws are keyed; this is for models that draw from the global state
     model = load_weights(inputs.pretrained, recipe.model)
+    _make_deterministic(recipe.run.seed, model)
     learner = _build_learner(recipe, model, inputs.pretrained.tokenizer)
     return Parts(
         recipe=recipe,
@@ -93,6 +93,15 @@ def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder) -> Parts:
         checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep),
         eval_prompts=inputs.eval_prompts,
     )
+
+
+def _make_deterministic(seed: int, model: Any) -> None:
+    """Our own draws are keyed; the seed is for models that draw from the global state. On a CPU, gradients of repeated
+    indices would else be added up by threads in any order."""
+    torch.manual_seed(seed)
+    if model.device.type == "cpu":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def build_verifier(config: RewardConfig) -> Verifier:

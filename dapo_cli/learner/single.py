@@ -143,7 +143,7 @@ class SingleLearner:
             use_cache=False,
         ).last_hidden_state[0]
         return chunked_logprobs(
-            hidden_MH[batch.sources_N],
+            hidden_MH.index_select(0, batch.sources_N),
             self.model.get_output_embeddings().weight,
             batch.targets_N,
             self.objective.temperature,

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 STEPS = 4
 SMALL = [
     f"run.steps={STEPS}",
-    "run.threads=1",
+    "run.threads=2",
     "algorithm.groups_per_step=4",
     "algorithm.groups_per_update=2",
     "algorithm.samples_per_prompt=4",

@@ -1,7 +1,8 @@
 """Recipe -> parts: one `match` a group, the only registry."""
 
 import hashlib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -141,7 +142,9 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         questions, report = load_questions(data)
         prompts = make_prompts(questions, pretrained.tokenizer, data, report)
     except UserError as error:
-        raise UserError(f"{section}: {error}") from error
+        # The loader speaks of `data.paths`; in this section it may be `eval.data.paths`.
+        keys = "|".join(field.name for field in fields(data))
+        raise UserError(re.sub(rf"(?<![\w./])data\.({keys})\b", rf"{section}.\1", str(error))) from error
     uids = hashlib.sha256("\n".join(prompt.uid for prompt in prompts).encode()).hexdigest()
     record = {
         "section": section,
@@ -154,7 +157,18 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         "uids_sha256": uids,
         "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
     }
+    _check_vocabulary(section, prompts, pretrained)
     return prompts, record
+
+
+def _check_vocabulary(section: str, prompts: list[Prompt], pretrained: Pretrained) -> None:
+    rows = pretrained.config.get_text_config().vocab_size
+    largest = max(max(max(prompt.token_ids) for prompt in prompts), pretrained.tokenizer.eos_token_id)
+    if largest >= rows:
+        raise UserError(
+            f"{section}: the tokenizer gives token {largest}, but the model knows only {rows}: they do not belong "
+            "together"
+        )
 
 
 def _check_prompts(recipe: Recipe, prompts: list[Prompt], eval_prompts: list[Prompt]) -> None:

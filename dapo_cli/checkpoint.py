@@ -13,9 +13,12 @@ import torch
 from dapo_cli.errors import UserError
 from dapo_cli.protocols import Learner, Sampler
 from dapo_cli.tracking.files import sync
+from dapo_cli.tracking.provenance import file_sha256
 
 STEP_FOLDER = re.compile(r"step_(\d+)")
 UNFINISHED = ".unfinished"
+UMASK = os.umask(0)
+os.umask(UMASK)
 FULL_BYTES = 1 << 20  # a disk with less free space is full: writers fill it up to their last block before they fail
 
 
@@ -46,6 +49,7 @@ class Checkpoints:
             learner.save(folder)
             state = {
                 "step": step,
+                "files": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
                 "sampler": sampler.state_dict(),
                 "torch_rng": torch.get_rng_state().numpy().tobytes().hex(),
             }
@@ -63,6 +67,9 @@ class Checkpoints:
         folder = self._path(steps[-1])
         try:
             state = json.loads((folder / "state.json").read_text())
+            damaged = [name for name, sha256 in state["files"].items() if file_sha256(folder / name) != sha256]
+            if damaged or state["step"] != steps[-1]:
+                raise ValueError(f"{damaged[0]} was changed" if damaged else f"it is of step {state['step']}")
             learner.load(folder)
             sampler.load_state_dict(state["sampler"])
             torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch_rng"]), dtype=torch.uint8))
@@ -88,9 +95,11 @@ def write_folder_atomically(final: Path, write: Callable[[Path], None]) -> None:
     try:
         write(unfinished)
         for path in [*unfinished.rglob("*"), unfinished]:
+            if path.is_file():
+                path.chmod(0o666 & ~UMASK)  # safetensors lets only the owner read
             sync(path)
     except BaseException as error:
-        full = shutil.disk_usage(unfinished).free < FULL_BYTES
+        full = "No space left" in str(error) or shutil.disk_usage(unfinished).free < FULL_BYTES
         shutil.rmtree(unfinished, ignore_errors=True)
         if full:  # torch and safetensors say so in exceptions of their own
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error

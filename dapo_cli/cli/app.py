@@ -104,6 +104,9 @@ def data_show(
 
 def main() -> NoReturn:
     """Run the command line and exit: 0 done, 2 bad input, 3 a run stopped on purpose, 130 Ctrl-C, 1 anything else."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
@@ -113,7 +116,8 @@ def run(arguments: list[str], *, debug: bool) -> int:
     """Run the command line and return the exit code; what went wrong is told on stderr."""
     try:
         status = app(arguments, prog_name="dapo", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
         # The reader (`| head`) has what it wanted. Python flushes stdout once more at exit: give it a place to go.

@@ -22,8 +22,10 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
     ended early with its state saved.
     """
     loaded = _load(recipe, overrides)
-    _set_threads(loaded.recipe.run.threads)
     folder = RunFolder(loaded.recipe.run.dir)
+    # Another number of threads adds up in another order: a resume keeps the one that the run began with.
+    recorded_threads = folder.read_manifest()["hardware"]["threads"] if folder.started else None
+    _set_threads(loaded.recipe.run.threads or recorded_threads)
 
     from dapo_cli.build import read_inputs
 
@@ -35,8 +37,8 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise RunStopped(
-                f"{folder.path}: the disk is full ({error.strerror}). The last checkpoint is whole: free some space "
-                "and run the same command to go on."
+                f"{folder.path}: the disk is full. What was saved before is whole: free some space and run the same "
+                "command to go on."
             ) from error
     _print_summary(folder)
 

@@ -37,16 +37,17 @@ class Range:
 POSITIVE = Range(above=0)
 COUNT = Range(at_least=1)
 COUNT_OR_OFF = Range(at_least=0)
+SEED = Range(at_least=0, at_most=2**63 - 1)
 FRACTION_BELOW_ONE = Range(at_least=0, below=1)
 
 # Every number of the schema, by class and field. A test holds this table against schema.py.
 RANGES: dict[str, Range] = {
-    "RunConfig.seed": COUNT_OR_OFF,
-    "RunConfig.steps": COUNT,
-    "RunConfig.threads": COUNT,
+    "RunConfig.seed": SEED,
+    "RunConfig.steps": Range(at_least=1, at_most=10**9),
+    "RunConfig.threads": Range(at_least=1, at_most=1024),
     "DataConfig.max_prompt_tokens": COUNT,
-    "ArithmeticData.prompts": COUNT,
-    "ArithmeticData.seed": COUNT_OR_OFF,
+    "ArithmeticData.prompts": Range(at_least=1, at_most=10**6),
+    "ArithmeticData.seed": SEED,
     "ArithmeticData.min_terms": Range(at_least=2),
     "ArithmeticData.max_terms": Range(at_least=2),
     "SamplingConfig.temperature": COUNT_OR_OFF,
@@ -54,7 +55,7 @@ RANGES: dict[str, Range] = {
     "SamplingConfig.top_k": COUNT_OR_OFF,
     "SamplingConfig.max_tokens": COUNT,
     "TransformersRollout.max_batch_completions": COUNT,
-    "RewardConfig.workers": COUNT,
+    "RewardConfig.workers": Range(at_least=1, at_most=256),
     "RewardConfig.timeout_s": POSITIVE,
     "RewardConfig.failed_reward": Range(at_least=-1, at_most=1),
     "OverlongConfig.cache_tokens": COUNT_OR_OFF,

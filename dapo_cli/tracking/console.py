@@ -1,5 +1,7 @@
 """What a run shows on the terminal: a live display, or one line a step where there is no terminal to draw on."""
 
+import os
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -33,6 +35,15 @@ def console_tracker(steps: int, console: Console | None = None) -> Tracker:
     return LiveTracker(steps, console) if can_redraw else PlainTracker(steps)
 
 
+def tell(line: str) -> None:
+    """Print a line. A reader who goes away (`| head`) or a full disk behind standard output must not end a run: from
+    then on nothing is printed."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it takes standard output's place
+
+
 class StepTimes:
     """Time to go, from the mean of the steps of this process: a resumed run may be on another machine."""
 
@@ -64,7 +75,7 @@ class PlainTracker:
         self._print(f"{step}/{self.steps}", figures(self.metrics | timings), self.times.eta(step, timings))
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
-        print(evaluation_line(step, metrics), flush=True)
+        tell(evaluation_line(step, metrics))
 
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         """Nothing of these is shown."""
@@ -75,7 +86,7 @@ class PlainTracker:
     def _print(self, step: str, cells: Sequence[str], eta: str) -> None:
         widths = (max(len(heading), 7) for heading, _, _ in COLUMNS)
         line = "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        print(f"{step:>{max(4, 2 * len(str(self.steps)) + 1)}}  {line}  {eta:>7}", flush=True)
+        tell(f"{step:>{max(4, 2 * len(str(self.steps)) + 1)}}  {line}  {eta:>7}")
 
 
 class LiveTracker:

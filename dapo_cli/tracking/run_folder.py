@@ -27,12 +27,13 @@ from typing import Any
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.files import json_document, json_line, sync, write_atomically
 
+MANIFEST_KEYS = ("started", "recipe", "data", "model", "code", "packages", "hardware", "resumes")
 ROLLOUTS_NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
 class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.manifest_file = self.path / "manifest.json"
         self.recipe_file = self.path / "recipe.yaml"
         self.patch_file = self.path / "code.patch"
@@ -111,7 +112,11 @@ class RunFolder:
 
     def read_manifest(self) -> dict[str, Any]:
         try:
-            return json.loads(self.manifest_file.read_bytes())
+            manifest = json.loads(self.manifest_file.read_bytes())
+            missing = [key for key in MANIFEST_KEYS if key not in manifest]
+            if missing:
+                raise ValueError(f"it has no {missing[0]}")
+            return manifest
         except FileNotFoundError:
             raise UserError(f"{self.path}: no run folder (it has no manifest.json)") from None
         except ValueError as error:

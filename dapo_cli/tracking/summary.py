@@ -15,6 +15,7 @@ def summary_lines(folder: RunFolder) -> list[str]:
     rows = [
         ("held-out accuracy", _accuracy(read_lines(folder.evals_file))),
         ("training", _training(timings)),
+        *_idle(read_lines(folder.metrics_file)),
         ("metrics", str(folder.metrics_file)),
         ("rollouts", f"{folder.rollouts}/"),
     ]
@@ -26,9 +27,15 @@ def summary_lines(folder: RunFolder) -> list[str]:
 def _accuracy(evals: Sequence[dict[str, Any]]) -> str:
     """For example `46.1% ± 3.1 (step 0) -> 82.0% ± 2.4 (step 60)`."""
     if not evals:
-        return "not measured (eval.data is null)"
+        return "no evaluation recorded"
     ends = evals if len(evals) == 1 else (evals[0], evals[-1])
     return " -> ".join(f"{with_error(record)} (step {record['step']})" for record in ends)
+
+
+def _idle(metrics: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Steps that found nothing to learn from, where there are any."""
+    idle = sum(record["policy/updates"] == 0 for record in metrics)
+    return [("without update", f"{idle} of {len(metrics)} steps found no informative group")] if idle else []
 
 
 def _training(timings: Sequence[dict[str, Any]]) -> str:

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dapo_cli.algorithm.sampler import DynamicSampler
 from dapo_cli.checkpoint import Checkpoints, write_folder_atomically
@@ -65,13 +66,19 @@ def test_a_full_disk_leaves_the_older_checkpoint_whole(model, tmp_path):
     learner = make_learner(model)
     checkpoints.save(1, learner, make_sampler())
 
-    def full_disk(folder):
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    for error in (
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ):
 
-    learner.save = full_disk
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.save(2, learner, make_sampler())
+        def full_disk(folder, error=error):
+            (folder / "model.safetensors").write_bytes(b"half")
+            raise error
+
+        learner.save = full_disk
+        with pytest.raises(OSError, match="No space left") as raised:
+            checkpoints.save(2, learner, make_sampler())
+        assert raised.value.errno == errno.ENOSPC
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
     assert checkpoints.restore(make_learner(model), make_sampler()) == 1
 
@@ -90,8 +97,16 @@ def test_a_damaged_checkpoint_is_named_with_the_remedy(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(7, make_learner(model), make_sampler())
     weights = tmp_path / "step_000007" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"step_000007.*does not load.*Remove this folder"):
+    whole = weights.read_bytes()
+    flipped = bytes([*whole[:-9], whole[-9] ^ 0x40, *whole[-8:]])
+    for damaged in (whole[:100], flipped):
+        weights.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"step_000007.*does not load.*Remove this folder"):
+            checkpoints.restore(make_learner(model), make_sampler())
+    weights.write_bytes(whole)
+    assert checkpoints.restore(make_learner(model), make_sampler()) == 7
+    (tmp_path / "step_000007").rename(tmp_path / "step_000009")
+    with pytest.raises(UserError, match="it is of step 7"):
         checkpoints.restore(make_learner(model), make_sampler())
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from dapo_cli.tracking.metrics import (
     step_timings,
     verifier_metrics,
 )
-from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.run_folder import MANIFEST_KEYS, RunFolder
 from dapo_cli.tracking.summary import summary_lines
 from dapo_cli.tracking.trackers import Trackers
 from dapo_cli.tracking.wandb_tracker import WandbTracker, run_id
@@ -241,8 +242,9 @@ def test_rewind_of_a_run_that_wrote_nothing(tmp_path):
 def test_start_lays_out_the_folder_and_refuses_results_without_manifest(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "a b")
     assert not folder.started
-    folder.start({"seed": 1}, "run:\n  seed: 1\n", b"diff")
-    assert folder.started and folder.read_manifest() == {"seed": 1}
+    manifest = dict.fromkeys(MANIFEST_KEYS, "value")
+    folder.start(manifest, "run:\n  seed: 1\n", b"diff")
+    assert folder.started and folder.read_manifest() == manifest
     assert folder.patch_file.read_bytes() == b"diff"
     track_steps(folder, range(1, 2))
     folder.manifest_file.unlink()
@@ -254,9 +256,10 @@ def test_bad_manifests_are_user_errors(tmp_path):
     folder = RunFolder(tmp_path)
     with pytest.raises(UserError, match="no run folder"):
         folder.read_manifest()
-    folder.manifest_file.write_text('{"a": ')
-    with pytest.raises(UserError, match=r"manifest\.json: unreadable"):
-        folder.read_manifest()
+    for damaged in ('{"a": ', "{}", "[]"):
+        folder.manifest_file.write_text(damaged)
+        with pytest.raises(UserError, match=r"manifest\.json: unreadable"):
+            folder.read_manifest()
 
 
 def test_a_file_in_place_of_the_run_folder_is_a_user_error(tmp_path):
@@ -267,7 +270,7 @@ def test_a_file_in_place_of_the_run_folder_is_a_user_error(tmp_path):
 
 HOLD_LOCK = """
     import os, sys, time
-    from dapo_cli.tracking.run_folder import RunFolder
+    from dapo_cli.tracking.run_folder import MANIFEST_KEYS, RunFolder
     with RunFolder(sys.argv[1]).lock():
         child = os.fork()
         if child == 0:
@@ -374,6 +377,7 @@ def step_figures(step: int) -> tuple[dict, dict]:
         "sampler/informative_rate": None if step == 1 else 0.75,
         "policy/entropy": 0.25,
         "length/mean": 33.25,
+        "policy/updates": step - 1,
     }
     return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "tokens_per_s/rollout": 5210.4}
 
@@ -415,7 +419,8 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
     assert "46.1% ± 3.1 (step 0)" in summary_lines(folder)[0] and "->" not in summary_lines(folder)[0]
     tracker.evaluation(2, EVALUATION | {"eval/accuracy": 0.82, "eval/standard_error": None})
     folder.export.mkdir()
-    accuracy, training, metrics, rollouts, model = summary_lines(folder)
+    accuracy, training, idle, metrics, rollouts, model = summary_lines(folder)
+    assert idle.endswith("1 of 2 steps found no informative group")
     assert accuracy.endswith("46.1% ± 3.1 (step 0) -> 82.0% (step 2)")
     assert training.endswith("2 steps in 0:06, 3.0 s a step, 5,210 tokens/s in rollouts")
     assert metrics.endswith("metrics.jsonl") and rollouts.endswith("rollouts/") and model.endswith("export/")
@@ -423,7 +428,7 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
 
 def test_summary_of_a_run_that_did_nothing(tmp_path):
     accuracy, training, *_ = summary_lines(RunFolder(tmp_path))
-    assert "not measured" in accuracy and training.endswith("0 steps")
+    assert "no evaluation" in accuracy and training.endswith("0 steps")
 
 
 def test_wandb_offline_leaves_its_run_in_the_folder_under_the_manifests_id(tmp_path):
@@ -440,3 +445,16 @@ def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path):
     with pytest.warns(UserWarning, match="the run goes on without it") as caught:
         run_tracker(WandbTracker(RunFolder(tmp_path), {}, TrackingConfig(wandb=WandbMode.offline, wandb_project="a/b")))
     assert len(caught) == 1
+
+
+def test_a_reader_who_goes_away_does_not_end_the_run(tmp_path):
+    script = (
+        "from dapo_cli.tracking.console import tell\n"
+        "import time\n"
+        "for n in range(50): tell('x' * 4000); time.sleep(0.01)\n"
+        f"open({str(tmp_path / 'done')!r}, 'w').close()\n"
+    )
+    command = f"{sys.executable} -c {shlex.quote(script)} | head -1 > /dev/null; exit ${{PIPESTATUS[0]}}"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert (tmp_path / "done").exists()

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.load import LoadedRecipe
 from dapo_cli.config.schema import (
     DataConfig,
-    MathReward,
+    PythonReward,
     Recipe,
     RewardConfig,
     TransformersRollout,
@@ -28,8 +28,10 @@ from dapo_cli.data.stream import PromptStream
 from dapo_cli.errors import UserError
 from dapo_cli.learner.single import Objective, SingleLearner
 from dapo_cli.pretrained import Pretrained, load_weights, open_pretrained
-from dapo_cli.protocols import Learner, RolloutEngine, Tracker, Verifier
+from dapo_cli.protocols import Learner, RolloutEngine, Tracker
+from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.overlong import SoftOverlong
+from dapo_cli.reward.user_function import UserFunction, read_user_function
 from dapo_cli.rollout.transformers_engine import TransformersEngine
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker
@@ -49,6 +51,7 @@ class Inputs:
     prompts: list[Prompt]
     eval_prompts: list[Prompt]
     data_record: list[dict[str, Any]]
+    reward_function: UserFunction | None
 
 
 def read_inputs(recipe: Recipe) -> Inputs:
@@ -63,7 +66,8 @@ def read_inputs(recipe: Recipe) -> Inputs:
         eval_prompts, record = _read_prompts("eval.data", recipe.eval.data, pretrained)
         records.append(record)
     _check_prompts(recipe, prompts, eval_prompts)
-    return Inputs(pretrained, prompts, eval_prompts, records)
+    reward_function = _read_reward(recipe.reward, records)
+    return Inputs(pretrained, prompts, eval_prompts, records, reward_function)
 
 
 def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Inputs, code: Code) -> Manifest:
@@ -78,7 +82,7 @@ def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Input
 
 
 def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder) -> Parts:
-    verifier = build_verifier(recipe.reward)  # first: its workers start while the weights load
+    verifier = build_verifier(recipe.reward, inputs.reward_function)  # first: its workers start while the weights load
     model = load_weights(inputs.pretrained, recipe.model)
     _make_deterministic(recipe.run.seed, model)
     learner = _build_learner(recipe, model, inputs.pretrained.tokenizer)
@@ -103,16 +107,6 @@ def _make_deterministic(seed: int, model: Any) -> None:
     if model.device.type == "cpu":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def build_verifier(config: RewardConfig) -> Verifier:
-    match config:
-        case MathReward():
-            from dapo_cli.reward.pool import VerifierPool
-
-            return VerifierPool(config.workers, config.timeout_s)
-        case _:
-            raise AssertionError(f"no verifier for {type(config).__name__}")
 
 
 def _build_engine(recipe: Recipe, model: Any, tokenizer: Any) -> RolloutEngine:
@@ -183,6 +177,17 @@ def _check_prompts(recipe: Recipe, prompts: list[Prompt], eval_prompts: list[Pro
             f"{len(common)} of the {len(eval_prompts)} prompts of eval.data are in data, too: held-out accuracy would "
             "be measured on what is trained on; give other data for one of them"
         )
+
+
+def _read_reward(config: RewardConfig, records: list[dict[str, Any]]) -> UserFunction | None:
+    """A verifier of the user's own, loaded once as a worker will; its fingerprint goes into `records`."""
+    if not isinstance(config, PythonReward):
+        return None
+    function = read_user_function(config.path, config.function)
+    with build_verifier(replace(config, workers=1), function) as pool:
+        pool.wait_until_ready()
+    records.append({"section": "reward", "path": config.path, "sha256": hashlib.sha256(function.source).hexdigest()})
+    return function
 
 
 def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: Pretrained) -> None:

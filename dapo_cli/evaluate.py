@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from dapo_cli.config.schema import EvalConfig
 from dapo_cli.protocols import Metrics, RolloutEngine, Verifier
+from dapo_cli.reward.judge import cases_of
 from dapo_cli.types import Outcome, Prompt
 
 
@@ -16,8 +17,7 @@ def evaluate(
     The sampling noise is the same at every evaluation of a run, so that two of them differ by the weights alone.
     """
     completions = engine.generate(prompts, config.samples_per_prompt, config.sampling, key=f"{seed}/eval")
-    cases = [(c.text, prompt.answer) for prompt, samples in zip(prompts, completions, strict=True) for c in samples]
-    verdicts = verifier.verify(cases)
+    verdicts = verifier.verify(cases_of(prompts, completions))
     k = config.samples_per_prompt
     right = [verdict.outcome is Outcome.RIGHT for verdict in verdicts]
     rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]

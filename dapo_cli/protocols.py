@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dapo_cli.types import Completion, Group, Prompt, ScoredGroup, Verdict
+from dapo_cli.types import Case, Completion, Group, Prompt, ScoredGroup, Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +34,8 @@ class RolloutEngine(Protocol):
 
 
 class Verifier(Protocol):
-    def verify(self, cases: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """One verdict per (completion text, reference answer), in order. Never raises for what a text contains."""
+    def verify(self, cases: Sequence[Case]) -> list[Verdict]:
+        """One verdict per case, in order. Never raises for what a text contains."""
         ...
 
     def close(self) -> None: ...

@@ -69,7 +69,7 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
 
         kept = [scored.group for scored in batch]
         policy = {"policy/entropy": entropy, "policy/lr": learning_rate(recipe.optimizer, step)} | stats.metrics()
-        metrics = step_metrics(judged, kept) | sampler.metrics() | policy
+        metrics = step_metrics(judged, kept, recipe.reward.alarm_failed_share) | sampler.metrics() | policy
         tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
         tracker.step(step, metrics)
         last = step == recipe.run.steps

@@ -14,7 +14,7 @@ A group of two, built by hand:
 
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class Completion:
     @property
     def truncated(self) -> bool:
         return self.finish is Finish.LENGTH
+
+
+class Case(NamedTuple):
+    """What a verifier judges: the text that the model read, the text that it wrote, and the reference answer."""
+
+    prompt: str
+    completion: str
+    answer: str
 
 
 @dataclass(frozen=True)

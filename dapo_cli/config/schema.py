@@ -133,13 +133,35 @@ class RewardConfig:
     workers: int = 2
     # Hard limit for one verdict, after which its worker is killed and the outcome is `failed`; seconds.
     timeout_s: float = 5.0
+    # Address space of one worker; a case that exceeds it counts as `failed`; MiB. null sets no limit.
+    memory_limit_mib: int | None = 2048
     # Eq. 7's reward of a completion whose verification failed.
     failed_reward: float = -1.0
+    # Share of failed verdicts in a step above which the run raises an alarm (`verifier/alarm` and a warning), 0 to 1.
+    alarm_failed_share: float = 0.01
 
 
 @dataclass
 class MathReward(RewardConfig):
     pass
+
+
+@dataclass
+class AuthorsReward(RewardConfig):
+    pass
+
+
+@dataclass
+class StrictBoxedReward(RewardConfig):
+    pass
+
+
+@dataclass
+class PythonReward(RewardConfig):
+    # Python file with your own verifier; relative to the working directory.
+    path: str = MISSING
+    # Function of that file, called with the texts (prompt, completion, answer); it returns a bool or a Verdict.
+    function: str = "verify"
 
 
 @dataclass
@@ -269,6 +291,11 @@ class Recipe:
 OPTIONS: dict[str, dict[str, type]] = {
     "data": {"arithmetic": ArithmeticData, "files": FilesData, "hub": HubData},
     "rollout": {"transformers": TransformersRollout},
-    "reward": {"math": MathReward},
+    "reward": {
+        "math": MathReward,
+        "authors": AuthorsReward,
+        "strict_boxed": StrictBoxedReward,
+        "python": PythonReward,
+    },
     "learner": {"single": SingleLearner},
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from dapo_cli.config.keys import shown
-from dapo_cli.config.schema import ArithmeticData, Recipe, Surplus, TransformersRollout
+from dapo_cli.config.schema import ArithmeticData, Recipe, RewardConfig, Surplus, TransformersRollout
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ RANGES: dict[str, Range] = {
     "TransformersRollout.max_batch_completions": COUNT,
     "RewardConfig.workers": Range(at_least=1, at_most=256),
     "RewardConfig.timeout_s": POSITIVE,
+    "RewardConfig.memory_limit_mib": Range(at_least=256),
     "RewardConfig.failed_reward": Range(at_least=-1, at_most=1),
+    "RewardConfig.alarm_failed_share": Range(at_least=0, at_most=1),
     "OverlongConfig.cache_tokens": COUNT_OR_OFF,
     "AlgorithmConfig.samples_per_prompt": Range(at_least=2),
     "AlgorithmConfig.groups_per_step": COUNT,
@@ -90,6 +92,7 @@ RANGES: dict[str, Range] = {
 REASONS = {
     "AlgorithmConfig.samples_per_prompt": "a group of one has no mean to differ from",
     "AlgorithmConfig.dual_clip": "null switches it off",
+    "RewardConfig.memory_limit_mib": "null sets no limit; a worker with sympy takes about 200",
     "RunConfig.threads": "null leaves torch's choice",
     "SamplerConfig.oversample": "1 asks for exactly what the expected yield calls for",
 }
@@ -99,6 +102,11 @@ def problems(recipe: Recipe) -> list[str]:
     """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
     rules = (_batch_rules, _sampling_rules, _data_rules)
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
+
+
+def reward_problems(reward: RewardConfig) -> list[str]:
+    """The same for a reward section by itself."""
+    return list(_value_problems(reward, "reward."))
 
 
 def _value_problems(section: Any, prefix: str) -> Iterator[str]:

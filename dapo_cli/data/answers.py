@@ -105,3 +105,10 @@ def _json_or_none(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def valid_text(text: str) -> str:
+    """JSON can smuggle in lone surrogates (`"\\ud800"`), on which hashing and tokenizers fail much later."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise RowFault(f"a lone surrogate, which is no character, in {text!r:.80}")
+    return text

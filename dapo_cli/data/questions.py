@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData
 from dapo_cli.data import arithmetic
-from dapo_cli.data.answers import RowFault, reference_answer
+from dapo_cli.data.answers import RowFault, reference_answer, valid_text
 from dapo_cli.data.hub import hub_table, resolve_revision
-from dapo_cli.data.tables import Row, Table, Wanted, absent_column, open_table
+from dapo_cli.data.tables import Faults, Row, Table, Wanted, absent_column, first_value, open_table, value_at
 from dapo_cli.errors import UserError
 
 # An answer column goes before a worked solution, which may box an intermediate result last.
 QUESTION_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMNS = ("answer", "ground_truth", "reward_model.ground_truth", "solution")
-FAULTS_NAMED = 5
+SOURCE_COLUMNS = ("data_source",)
 
 
 class Message(NamedTuple):
@@ -124,13 +124,14 @@ def _wanted(config: FilesData | HubData) -> Wanted:
     return Wanted(
         question=(config.prompt_column,) if config.prompt_column else QUESTION_COLUMNS,
         answer=(config.answer_column,) if config.answer_column else ANSWER_COLUMNS,
+        optional=SOURCE_COLUMNS,
     )
 
 
 def _distinct_questions(tables: Iterable[tuple[Table, str]], wanted: Wanted, report: DataReport) -> list[Question]:
     """The first of each question; `tables` come with the name of their source. Counts into `report`."""
     first: dict[tuple[Message, ...], Question] = {}
-    faults, num_faults = [], 0
+    faults = Faults()
     for table, source in tables:
         rows_before = report.rows
         for number, row in table.rows:
@@ -139,8 +140,7 @@ def _distinct_questions(tables: Iterable[tuple[Table, str]], wanted: Wanted, rep
             try:
                 question = _question_of(row, wanted, source, where)
             except RowFault as fault:
-                num_faults += 1
-                faults += [f"{where}: {fault}"] if num_faults <= FAULTS_NAMED else []
+                faults.add(where, fault)
                 continue
             seen = first.setdefault(question.messages, question)
             if seen is not question:
@@ -148,39 +148,31 @@ def _distinct_questions(tables: Iterable[tuple[Table, str]], wanted: Wanted, rep
                 report.conflicting += seen.answer != question.answer
         if report.rows == rows_before:
             raise UserError(f"{table.name} holds no rows: give data with at least one row")
-    if faults:
-        raise UserError(_fault_message(faults, num_faults, report.rows))
-    return list(first.values())
-
-
-def _fault_message(faults: list[str], num_faults: int, rows: int) -> str:
     remedy = "correct or remove such rows, or name other columns in data.prompt_column and data.answer_column"
-    if num_faults == 1:
-        return f"{faults[0]}\n{remedy}"
-    unnamed = [f"... and {num_faults - len(faults)} more"] if num_faults > len(faults) else []
-    return "\n  ".join([f"{num_faults} of {rows} rows cannot be used:", *faults, *unnamed]) + f"\n{remedy}"
+    faults.raise_any(report.rows, remedy)
+    return list(first.values())
 
 
 def _question_of(row: Row | RowFault, wanted: Wanted, source: str, where: str) -> Question:
     if isinstance(row, RowFault):
         raise row
-    stated_source = _first_value(row, wanted.source)
+    stated_source = first_value(row, wanted.optional)
     return Question(
         messages=_messages(row, wanted.question),
-        answer=_valid_text(_answer(row, wanted.answer)),
+        answer=valid_text(_answer(row, wanted.answer)),
         source=stated_source if isinstance(stated_source, str) and stated_source else source,
         where=where,
     )
 
 
 def _messages(row: Row, columns: tuple[str, ...]) -> tuple[Message, ...]:
-    value = _first_value(row, columns)
+    value = first_value(row, columns)
     messages: tuple[Message, ...]
     match value:
         case None:
             raise RowFault(f"no question: {_why_none('prompt', row, columns)}")
         case str():
-            messages = (Message("user", _valid_text(value.strip())),)
+            messages = (Message("user", valid_text(value.strip())),)
         case [dict(), *_]:
             messages = tuple(_message(item) for item in value)
         case _:
@@ -195,14 +187,14 @@ def _messages(row: Row, columns: tuple[str, ...]) -> tuple[Message, ...]:
 def _message(item: object) -> Message:
     match item:
         case {"role": str(role), "content": str(content)}:
-            return Message(role, _valid_text(content))
+            return Message(role, valid_text(content))
         case _:
             raise RowFault(f'a chat message without text {{"role": ..., "content": ...}}: {item!r:.80}')
 
 
 def _answer(row: Row, columns: tuple[str, ...]) -> str:
     for column in columns:
-        if answer := reference_answer(_value(row, column), worked=_is_worked(column)):
+        if answer := reference_answer(value_at(row, column), worked=_is_worked(column)):
             return answer
     raise RowFault(f"no answer: {_why_none('answer', row, columns)}")
 
@@ -212,37 +204,17 @@ def _is_worked(column: str) -> bool:
 
 
 def _why_none(key: str, row: Row, columns: tuple[str, ...]) -> str:
-    present = [column for column in columns if _value(row, column, absent=_ABSENT) is not _ABSENT]
+    present = [column for column in columns if value_at(row, column, absent=_ABSENT) is not _ABSENT]
     if not present:
         return absent_column(key, columns, row)
     column = present[0]
-    value = _value(row, column)
+    value = value_at(row, column)
     if isinstance(value, str) and value.strip():
         return rf"{column} states none by a last line #### or by \boxed{{}}"
     return f"{column} is {'empty' if isinstance(value, str) else value}"
 
 
-def _first_value(row: Row, columns: tuple[str, ...]) -> object:
-    return next((value for column in columns if (value := _value(row, column)) is not None), None)
-
-
 _ABSENT = object()
-
-
-def _value(row: Row, column: str, absent: object = None) -> object:
-    """The value of a column, or of a field of a struct by its dotted name."""
-    if column in row:
-        return row[column]
-    head, _, rest = column.partition(".")
-    inner = row.get(head)
-    return _value(inner, rest, absent) if rest and isinstance(inner, dict) else absent
-
-
-def _valid_text(text: str) -> str:
-    """JSON can smuggle in lone surrogates (`"\\ud800"`), on which hashing and tokenizers fail much later."""
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise RowFault(f"a lone surrogate, which is no character, in {text!r:.80}")
-    return text
 
 
 def _file_hashes(path: Path) -> list[tuple[str, str]]:

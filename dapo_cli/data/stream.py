@@ -13,9 +13,10 @@ class PromptStream:
     The order is a function of the seed, the epoch and the prompts' uids alone: neither the order of files and rows nor
     the version of a random number library changes it.
 
-    >>> stream = PromptStream(prompts, seed=0)      # three prompts a, b, c
+    >>> prompts = [Prompt(uid, text="?", token_ids=(1,), answer="", source="") for uid in "abc"]
+    >>> stream = PromptStream(prompts, seed=0)
     >>> [prompt.uid for prompt in stream.take(4)]   # one epoch and the first of the next
-    ['b', 'a', 'c', 'a']
+    ['c', 'a', 'b', 'c']
     """
 
     def __init__(self, prompts: Sequence[Prompt], seed: int):

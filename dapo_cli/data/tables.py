@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +20,17 @@ Row = dict[str, object]
 NumberedRows = Iterable[tuple[int, Row | RowFault]]
 
 BATCH_ROWS = 4096
+FAULTS_NAMED = 5
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Columns to look for, the better ones first; dots reach into structs."""
+    """Columns to look for, the better ones first; dots reach into structs. `optional` ones may all be absent."""
 
     question: tuple[str, ...]
     answer: tuple[str, ...]
-    source: tuple[str, ...] = ("data_source",)
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def check_columns(table: str, names: list[str], wanted: Wanted) -> list[str]:
     for key, candidates in (("prompt", wanted.question), ("answer", wanted.answer)):
         if not set(candidates) & set(names):
             raise UserError(f"{table}: {absent_column(key, candidates, names)}")
-    return [column for column in (*wanted.question, *wanted.answer, *wanted.source) if column in names]
+    return [column for column in (*wanted.question, *wanted.answer, *wanted.optional) if column in names]
 
 
 def absent_column(key: str, candidates: tuple[str, ...], names: Iterable[str]) -> str:
@@ -245,6 +246,41 @@ def absent_column(key: str, candidates: tuple[str, ...], names: Iterable[str]) -
         f"no column {' or '.join(candidates)}{hint}; name the right one in data.{key}_column; "
         f"its columns are {', '.join(names) or 'none'}"
     )
+
+
+def first_value(row: Row, columns: tuple[str, ...]) -> object:
+    return next((value for column in columns if (value := value_at(row, column)) is not None), None)
+
+
+def value_at(row: Row, column: str, absent: object = None) -> object:
+    """The value of a column, or of a field of a struct by its dotted name."""
+    if column in row:
+        return row[column]
+    head, _, rest = column.partition(".")
+    inner = row.get(head)
+    return value_at(inner, rest, absent) if rest and isinstance(inner, dict) else absent
+
+
+@dataclass
+class Faults:
+    """Rows that cannot be used: the first few in words, all of them by number."""
+
+    named: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, where: str, fault: RowFault) -> None:
+        self.count += 1
+        if self.count <= FAULTS_NAMED:
+            self.named.append(f"{where}: {fault}")
+
+    def raise_any(self, rows: int, remedy: str) -> None:
+        """Raises UserError where there is any, with how many of `rows` they are."""
+        if self.count == 1:
+            raise UserError(f"{self.named[0]}\n{remedy}")
+        if self.count:
+            unnamed = [f"... and {self.count - len(self.named)} more"] if self.count > len(self.named) else []
+            lines = [f"{self.count} of {rows} rows cannot be used:", *self.named, *unnamed]
+            raise UserError("\n  ".join(lines) + f"\n{remedy}")
 
 
 def _utf8_text(path: Path) -> str:

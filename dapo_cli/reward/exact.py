@@ -6,8 +6,8 @@ from fractions import Fraction
 MAX_DIGITS = 400  # of one number; longer ones are no answer to a mathematical question
 MAX_EXPONENT = 400  # of a power of ten
 
-_GROUPED = r"\d{1,3}(?:,\d{3})+(?![\d,])"
-_BLANK_GROUPED = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
+_BLANK_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s*(?P<value>(?:{_GROUPED}|\d+)(?:\.\d*)?|\.\d+)"
     r"(?:(?:[eE]|\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^)\s*\{?\s*(?P<exponent>[+-]?\d+)\s*\}?)?"
@@ -18,13 +18,13 @@ _FRACTION = re.compile(
     r"\s*\{\s*(?P<bottom>[+-]?\s*[\d,.]+)\s*\}"
 )
 _SLASH = re.compile(
-    r"(?P<sign>[+-]?)\s*(?:(?P<whole>\d+)\s+)?\(?\s*(?P<top>-?[\d,.]+)\s*/\s*(?P<bottom>-?[\d,.]+)\s*\)?"
+    r"(?P<sign>[+-]?)\s*(?:(?P<whole>\d+)\s+(?=\d))?\(?\s*(?P<top>-?[\d,.]+)\s*/\s*(?P<bottom>-?[\d,.]+)\s*\)?"
 )
 _REPEATING = re.compile(r"(?P<sign>[+-]?)\s*(?P<fixed>\d*\.\d*)\s*\\overline\s*\{\s*(?P<cycle>\d+)\s*\}")
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|\bpercent\b|\bper cent\b)\s*$", re.IGNORECASE)
 
 
-class TooLargeError(ValueError):
+class TooLargeError(Exception):
     """More digits, or a larger power of ten, than any answer needs."""
 
 
@@ -35,7 +35,7 @@ def exact_number(text: str) -> Fraction | None:
     (Fraction(1234, 1), Fraction(-3, 2), Fraction(7, 200), None)
     """
     text = text.strip()
-    while text.startswith(("(", "{")) and text.endswith((")", "}")) and not set("(){}") & set(text[1:-1]):
+    while text.startswith(("(", "{")) and text.endswith((")", "}")) and not set("(){},") & set(text[1:-1]):
         text = text[1:-1].strip()
     if _BLANK_GROUPED.fullmatch(text):
         text = text.replace(" ", "")
@@ -49,7 +49,12 @@ def exact_number(text: str) -> Fraction | None:
         top, bottom = exact_number(match["top"].replace(" ", "")), exact_number(match["bottom"].replace(" ", ""))
         if top is None or bottom is None or bottom == 0:
             return None
-        return _signed(match, (_decimal(match["whole"]) if match["whole"] else 0) + top / bottom)
+        if match["whole"] is None:
+            return _signed(match, top / bottom)
+        if "." not in match["top"] + match["bottom"] and 0 < top < bottom:
+            return _signed(match, _decimal(match["whole"]) + top / bottom)  # a mixed number
+        # What cannot be one, such as 2\frac{5}{2}, is a product; "2 5/2" is nothing.
+        return None if "/" in text else _signed(match, _decimal(match["whole"]) * top / bottom)
     return None
 
 

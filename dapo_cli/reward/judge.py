@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dapo_cli.protocols import RewardShaper, Verifier
-from dapo_cli.types import Completion, Group, Outcome, Prompt, Rollout
+from dapo_cli.types import Case, Completion, Group, Outcome, Prompt, Rollout
 
 
 def judge(
@@ -14,7 +14,7 @@ def judge(
     failed_reward: float,
 ) -> list[Group]:
     """One group per prompt, in order. Right is +1 and wrong -1, Eq. 7; a failed verification counts `failed_reward`."""
-    cases = [(c.text, prompt.answer) for prompt, samples in zip(prompts, completions, strict=True) for c in samples]
+    cases = cases_of(prompts, completions)
     correctness = {Outcome.RIGHT: 1.0, Outcome.WRONG: -1.0, Outcome.FAILED: failed_reward}
     verdicts = iter(verifier.verify(cases))
     groups = []
@@ -25,3 +25,12 @@ def judge(
             rollouts.append(Rollout(completion, verdict, correctness[verdict.outcome], shaper.penalty(completion)))
         groups.append(Group(prompt, tuple(rollouts)))
     return groups
+
+
+def cases_of(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]]) -> list[Case]:
+    """One case per completion, in order."""
+    return [
+        Case(prompt.text, completion.text, prompt.answer)
+        for prompt, samples in zip(prompts, completions, strict=True)
+        for completion in samples
+    ]

@@ -2,38 +2,35 @@
 
 1. the same text, in one spelling (`latex`);
 2. the same number, in exact rational arithmetic (`exact`);
-3. the same choice letter or words (`plain`), or list, tuple, region or matrix, part by part (`structure`);
-4. the same expression, by the parser of math-verify and sympy (`symbolic`).
+3. the same choice letter or words (`plain`), or list, tuple, region or matrix, part by part (`parts`);
+4. the same plain expression or equation (`expression`);
+5. the same by math-verify's grammar (`symbolic`).
 
 A text too long, too deep or too large to be a final answer is WRONG, and the rule says so. docs/verifier.md lists the
 decisions. Model text reaches no eval, no parse_expr and no string sympify anywhere.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from fractions import Fraction
 
-from dapo_cli.reward import plain, structure, symbolic
+from dapo_cli.reward import expression, parts, plain, symbolic
+from dapo_cli.reward.boxes import unwrapped
 from dapo_cli.reward.exact import TooLargeError
-from dapo_cli.reward.extract import MAX_ANSWER_CHARS, clean, extract, unwrapped
+from dapo_cli.reward.extract import MAX_ANSWER_CHARS, clean, extract
 from dapo_cli.reward.latex import canonical, without_text
-from dapo_cli.reward.units import without_unit
+from dapo_cli.reward.naming import core
 from dapo_cli.types import Outcome, Verdict
 
 warm_up = symbolic.warm_up
 
-T = TypeVar("T")
+MAX_COMPARISONS = 2_000  # of parts, in one verdict
+MAX_EXPRESSIONS = 200  # of them, by the last two tiers
 
-MAX_PARTS = 30  # of a list; matching unordered parts costs the square of it
-_ASSIGNED = re.compile(
-    r"\s*(?:\\?[a-zA-Z]+(?:_\{?\w+\}?)?'*"  # x, x_1, \theta, y'
-    r"|[a-zA-Z](?:\^\{?-1\}?)?\s*\([^()=]*\)"  # f(x), f^{-1}(x)
-    r"|\([a-z](?:,\s*[a-z])+\)"  # (x,y)
-    r"|(?:m\s*)?\\angle\s*\{?[A-Z]{1,3}\}?)\s*=(?!=)\s*"
-)
-_TUPLE_ASSIGNED = re.compile(r"\s*\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.*)\)\s*")
-_EQUALS = re.compile(r"(?<![<>!\\=])=")
+_PLAIN_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?", re.ASCII)  # the most frequent answer, compared at once
+_YES_OR_NO = re.compile(r"(?i:yes|no)|\\text\s*\{\s*(?i:yes|no)\s*\}")
 _BLANK = re.compile(r"(?<![\d,])\s+|\s+(?!\d)")
+_GAUSS_BRACKETS = re.compile(r"(?<!\\sqrt)\[[^\[\]]*(?:[a-zA-Z]|/)[^\[\]]*\]")  # [n/2] may be the whole part of n/2
 
 
 def verify(response: str, answer: str) -> Verdict:
@@ -50,19 +47,26 @@ def verify(response: str, answer: str) -> Verdict:
 
 def equivalent(given: str, reference: str) -> tuple[bool, str]:
     """Whether two stated answers are the same, and the rule that decided."""
+    if _PLAIN_NUMBER.fullmatch(given) and _PLAIN_NUMBER.fullmatch(reference):
+        return (True, "text") if given == reference else (Fraction(given) == Fraction(reference), "number")
+    if max(len(given), len(reference)) > 2 * MAX_ANSWER_CHARS:
+        return False, "too_long"
     given, reference = _bare(given), _bare(reference)
     if not given or not reference:
         return False, "empty"
-    if given == reference:
-        return True, "text"
     if max(len(given), len(reference)) > MAX_ANSWER_CHARS:
         return False, "too_long"
-    if max(symbolic.nesting(given), symbolic.nesting(reference)) > symbolic.MAX_NESTING:
-        return False, "too_deep"  # the comparison of parts recurses, too
+    if given == reference:
+        return True, "text"
     try:
-        return _equivalent(canonical(given), canonical(reference))
+        given, reference = core(canonical(given)), core(canonical(reference))
+        if max(symbolic.nesting(given), symbolic.nesting(reference)) > symbolic.MAX_NESTING:
+            return False, "too_deep"  # the comparison of parts recurses, too
+        return _Comparison().decide(given, reference)
     except TooLargeError:
         return False, "too_large"
+    except RecursionError:
+        return False, "too_deep"
 
 
 def _bare(answer: str) -> str:
@@ -70,23 +74,47 @@ def _bare(answer: str) -> str:
     return clean(unwrapped(clean(answer) or "")) or ""
 
 
-def _equivalent(given: str, reference: str) -> tuple[bool, str]:
-    if _squeezed(given) == _squeezed(reference) and _squeezed(given):
-        return True, "text"
-    numbers = plain.numbers(given, reference)
-    if numbers is not None:
-        return numbers, "number"
-    for name, compare in _COMPARISONS:
-        equal = compare(given, reference)
-        if equal is not None:
-            return equal, name
-    given, reference = without_text(given), without_text(reference)
-    problem = symbolic.too_complex(given) or symbolic.too_complex(reference)
-    return (False, problem) if problem else (symbolic.equal_expressions(given, reference), "symbolic")
+class _Comparison:
+    """One verdict's comparisons of canonical texts and their parts, which are counted: no list may cost too much."""
+
+    def __init__(self) -> None:
+        self.comparisons = 0
+        self.expressions = 0
+
+    def same(self, given: str, reference: str) -> bool:
+        return self.decide(given, reference)[0]
+
+    def decide(self, given: str, reference: str) -> tuple[bool, str]:
+        self.comparisons += 1
+        if self.comparisons > MAX_COMPARISONS or self.expressions > MAX_EXPRESSIONS:
+            raise TooLargeError("too many parts")
+        if _squeezed(given) == _squeezed(reference) and _squeezed(given):
+            return True, "text"
+        if _YES_OR_NO.fullmatch(reference):
+            return _word(given) == _word(reference), "words"
+        numbers = plain.numbers(given, reference)
+        if numbers is not None:
+            return numbers, "number"
+        for name, compare in _COMPARISONS:
+            equal = compare(given, reference, self.same)
+            if equal is not None:
+                return equal, name
+        self.expressions += 1
+        given, reference = without_text(given), without_text(reference)
+        problem = symbolic.too_complex(given) or symbolic.too_complex(reference)
+        if problem is None and bool(_GAUSS_BRACKETS.search(given)) != bool(_GAUSS_BRACKETS.search(reference)):
+            problem = "unreadable"
+        if problem:
+            return False, problem
+        given, reference = symbolic.with_fractions(given), symbolic.with_fractions(reference)
+        plain_equal = expression.equal(given, reference)
+        if plain_equal is not None:
+            return plain_equal, "expression"
+        return symbolic.equal(given, reference), "symbolic"
 
 
-def _same(given: str, reference: str) -> bool:
-    return _equivalent(given, reference)[0]
+def _word(text: str) -> str:
+    return without_text(text).strip().rstrip("!.").casefold()
 
 
 def _squeezed(text: str) -> str:
@@ -94,142 +122,21 @@ def _squeezed(text: str) -> str:
     return re.sub(r"([_^])\{(\w)\}", r"\1\2", _BLANK.sub("", text))
 
 
-def _units(given: str, reference: str) -> bool | None:
-    """Units, currency and degrees count only where both sides have them."""
-    (left, left_unit), (right, right_unit) = without_unit(given), without_unit(reference)
-    if not left_unit and not right_unit:
-        return None
-    if left_unit and right_unit and left_unit != right_unit:
-        return False
-    return _same(left, right)
+def _whole(compare: Callable[[str, str], bool | None]) -> Callable[[str, str, parts.Same], bool | None]:
+    """A comparison that looks at no parts."""
+    return lambda given, reference, _: compare(given, reference)
 
 
-def _assigned(given: str, reference: str) -> bool | None:
-    """`x = 5` answers `5` and the other way about; two assignments must name the same thing."""
-    if _TUPLE_ASSIGNED.fullmatch(given) and len(_EQUALS.findall(reference)) > 1:
-        return None
-    if _TUPLE_ASSIGNED.fullmatch(reference) and len(_EQUALS.findall(given)) > 1:
-        return None
-    left, right = _ASSIGNED.match(given), _ASSIGNED.match(reference)
-    if left is None and right is None:
-        return None
-    if any(len(_EQUALS.findall(text)) != 1 for text, match in ((given, left), (reference, right)) if match):
-        return None
-    if left and right:
-        if _squeezed(left.group()) == _squeezed(right.group()):
-            return _same(given[left.end() :], reference[right.end() :])
-        return None
-    if left and not _EQUALS.search(reference):
-        return _same(given[left.end() :], reference)
-    if right and not _EQUALS.search(given):
-        return _same(given, reference[right.end() :])
-    return None
-
-
-def _regions(given: str, reference: str) -> bool | None:
-    left, right = structure.region(given), structure.region(reference)
-    if right is None or left is None:
-        return None
-    if len(left) != len(right):
-        return False
-    return _matched(left, right, _same_piece)
-
-
-def _same_piece(left: structure.Piece, right: structure.Piece) -> bool:
-    return left.closed == right.closed and _same(left.low, right.low) and _same(left.high, right.high)
-
-
-def _chains(given: str, reference: str) -> bool | None:
-    left, right = structure.ascending_chain(given), structure.ascending_chain(reference)
-    if left is None or right is None or left[1] != right[1]:
-        return None
-    return all(_same(one, other) for one, other in zip(left[0], right[0], strict=True)) or None
-
-
-def _ratios(given: str, reference: str) -> bool | None:
-    left, right = structure.ratio(given), structure.ratio(reference)
-    if left is None or right is None:
-        return None
-    return len(left) == len(right) and all(_same(one, other) for one, other in zip(left, right, strict=True))
-
-
-def _lists(given: str, reference: str) -> bool | None:
-    r"""Lists, sets, tuples and `\pm`: in order where the reference is a tuple, or where one side alone has names."""
-    left, right = structure.items(_named(given)), structure.items(_named(reference))
-    left_values, right_values = _values(given, left), _values(reference, right)
-    if left is None and right is None and len(left_values) == len(right_values) == 1:
-        return None
-    if len(left_values) != len(right_values) or len(left_values) > MAX_PARTS:
-        return False
-    if left and right and {left.brackets, right.brackets} == {"[]", "{}"}:
-        return False  # an interval or a vector is no set
-    named = _names(left_values), _names(right_values)
-    if all(named):
-        return _matched(left_values, right_values, _same)
-    plain_left = [_ASSIGNED.sub("", value, count=1) for value in left_values]
-    plain_right = [_ASSIGNED.sub("", value, count=1) for value in right_values]
-    if any(named) or (right is not None and right.ordered):
-        in_order = zip(plain_left, plain_right, strict=True)
-        return (left is None or left.brackets != "{}") and all(_same(one, other) for one, other in in_order)
-    return (left is None or not left.ordered) and _matched(plain_left, plain_right, _same)
-
-
-def _named(text: str) -> str:
-    """`(p, q) = (3, 2)` as `p=3, q=2`."""
-    match = _TUPLE_ASSIGNED.fullmatch(text)
-    if match is None:
-        return text
-    names, values = match[1].split(","), structure.split_top(match[2])
-    if len(names) != len(values):
-        return text
-    return ", ".join(f"{name.strip()}={value}" for name, value in zip(names, values, strict=True))
-
-
-def _names(values: list[str]) -> bool:
-    """Whether each value is assigned to a name of its own, so that their order does not matter but the names do."""
-    matches = [_ASSIGNED.match(value) for value in values]
-    return all(matches) and len({_squeezed(match.group()) for match in matches if match}) == len(values) > 1
-
-
-def _values(text: str, items: structure.Items | None) -> list[str]:
-    if items is None:
-        return list(structure.plus_minus(_ASSIGNED.sub("", text, count=1)))
-    if items.ordered:
-        return list(items.values)
-    values = [value for part in items.values for value in structure.plus_minus(part)]
-    distinct = {_squeezed(re.sub(r",\s+", ",", value)): value for value in values}
-    return list(distinct.values())  # a value listed twice is listed
-
-
-def _matched(left: Sequence[T], right: Sequence[T], same: Callable[[T, T], bool]) -> bool:
-    """Whether each of `left` equals a different one of `right`; equality is transitive, so the first match will do."""
-    remaining = list(right)
-    for one in left:
-        index = next((index for index, other in enumerate(remaining) if same(one, other)), None)
-        if index is None:
-            return False
-        del remaining[index]
-    return not remaining
-
-
-def _matrices(given: str, reference: str) -> bool | None:
-    left, right = structure.matrix(given), structure.matrix(reference)
-    if left is None or right is None:
-        return None
-    if [len(row) for row in left] != [len(row) for row in right]:
-        return False
-    return all(_same(one, other) for rows in zip(left, right, strict=True) for one, other in zip(*rows, strict=True))
-
-
-_COMPARISONS: list[tuple[str, Callable[[str, str], bool | None]]] = [
-    ("choice", plain.choice),
-    ("base", plain.base),
-    ("matrix", _matrices),
-    ("words", plain.words),
-    ("assigned", _assigned),
-    ("region", _regions),
-    ("chain", _chains),
-    ("ratio", _ratios),
-    ("units", _units),
-    ("list", _lists),
+_COMPARISONS: list[tuple[str, Callable[[str, str, parts.Same], bool | None]]] = [
+    ("choice", _whole(plain.choice)),
+    ("assigned", parts.assigned),
+    ("equal_chain", parts.equal_chain),
+    ("base", _whole(plain.base)),
+    ("matrix", parts.matrices),
+    ("region", parts.regions),
+    ("words", _whole(plain.words)),
+    ("chain", parts.chains),
+    ("units", parts.units),
+    ("ratio", parts.ratios),
+    ("list", parts.lists),
 ]

@@ -11,15 +11,27 @@ from dapo_cli.reward.exact import exact_number, without_percent
 from dapo_cli.reward.latex import without_text
 from dapo_cli.reward.units import without_unit
 
-_CHOICE = re.compile(r"\(?([A-J])\)?")
-# "C", "(C)", "Option C", "C. 42" or "(C) 42", without a second letter behind it.
+_CHOICE = re.compile(r"\(?([A-J])\)?|\(([A-J])\)\s*\S.*", re.DOTALL)  # C, (C), (C) 42
+# "C", "(C)", "c", "Option C", "C. 42", "(C) 42"; what stands behind must name no other letter and take nothing back.
 _GIVEN_CHOICE = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?\(?([A-J])\)?(?!.*(?<![A-Za-z\\])[A-J](?![A-Za-z]))(?:\s*[.):].*|\s+-?[\d\\].*)?",
+    r"(?:(?i:option|choice|answer)\s+)?(?:\((?P<bracketed>[A-J])\)|(?P<bare>[A-J])\)?)"
+    r"(?P<behind>\s*[.):-].*|\s+-?[\d\\(].*|)|\(?(?P<small>[a-j])\)?",
     re.DOTALL,
 )
-_BASE = re.compile(r"\(?(\d[\dA-F]*)\)?\s*_\s*\{?\s*(\d+)\s*\}?")
-_WORDS = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*|-?\d+(?:[.,/]\d+)*")
-_PROSE = re.compile(r"[^\W\d_]{2,}")
+_TAKEN_BACK = re.compile(
+    r"(?<![a-zA-Z\\])[A-Z](?![a-zA-Z])|(?<![a-zA-Z\\])[a-j][.)]|[∨Ⓐ-ⓩ]"
+    r"|\b(?i:or|not|none|neither|incorrect|wrong|false|cannot|can't|also|maybe|else|ruled|eliminated|excluded|second)\b"
+    r"|\bno,|\\(?:[gl]e|ne|neg|lnot)(?![a-zA-Z])"
+)
+_BASE = re.compile(r"[({]?0*((?=[A-F]*\d)[\dA-F]+(?:\.[\dA-F]+)?)[)}]?\s*_\s*\{?\s*(\d+)\s*\}?")
+_TOKENS = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|-?\d+(?:[.,/]\d+)*|[^\w\s,.;:()'\"$\\{}]")
+_ONLY_TEXT = re.compile(r"\s*\\text\s*\{([^{}]*)\}\s*")
+# Words outside of \text: several, one of them longer than two letters, or one that is no product of letters.
+_WORD = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+_WORDS = re.compile(rf"(?=.*[^\W\d_]{{3}}){_WORD}(?:[\s,.]+{_WORD})+[.!]?|[^\W\d_]{{4,}}[.!]?|[A-Z][a-z]+[.!]?")
+
+
+_NOTHING = re.compile(r"\s*(?:\\text\s*\{)?(?:\\emptyset|(?i:no (?:real )?solutions?|(?:the )?empty set))\s*[.}]*\s*")
 
 
 def numbers(given: str, reference: str) -> bool | None:
@@ -40,11 +52,25 @@ def _number(text: str) -> tuple[Fraction | None, bool]:
 
 
 def choice(given: str, reference: str) -> bool | None:
+    """One letter, with whatever stands beside it in the given answer; or several letters (`BC`), in any order."""
+    several = _letters(reference)
+    in_order = sorted(several) == [char for char in reference if char in several]  # "DABC" is a ranking
+    if several and in_order and (letters := _letters(given)):
+        return letters == several
     wanted = _CHOICE.fullmatch(without_text(reference).strip())
     if wanted is None:
         return None
-    found = _GIVEN_CHOICE.fullmatch(re.sub(r"[*$]", "", without_text(given)).strip())
-    return None if found is None else found[1] == wanted[1]
+    found = _GIVEN_CHOICE.fullmatch(re.sub(r"[*${}]", "", without_text(given)).strip())
+    if found is None:
+        return None
+    letter = found["bracketed"] or found["bare"] or found["small"].upper()
+    return letter == (wanted[1] or wanted[2]) and not _TAKEN_BACK.search(found["behind"] or "")
+
+
+def _letters(text: str) -> set[str]:
+    """Of `BC`, `B, C` or `(B) and (C)`: two or more different capital letters from A to J, nothing else."""
+    bare = re.sub(r"\\[,; ]|\band\b|[\s,;()、]", "", without_text(text))
+    return set(bare) if re.fullmatch(r"[A-J]{2,}", bare) and len(set(bare)) == len(bare) else set()
 
 
 def base(given: str, reference: str) -> bool | None:
@@ -56,22 +82,19 @@ def base(given: str, reference: str) -> bool | None:
 
 
 def words(given: str, reference: str) -> bool | None:
-    r"""References in words, inside `\text{}` or not: the same words in the same order, case aside."""
+    r"""References in words, inside `\text{}` or not: the same words and signs in the same order, case aside."""
+    if _NOTHING.fullmatch(given) and _NOTHING.fullmatch(reference):
+        return True
     if not _is_prose(reference):
         return False if _is_prose(given) and structure.items(given) is None and not without_unit(given)[1] else None
-    return _word_list(given) == _word_list(reference)
+    return _tokens(given) == _tokens(reference)
 
 
 def _is_prose(text: str) -> bool:
-    bare = without_text(text)
-    only_text = re.fullmatch(r"\s*\\text\s*\{([^{}]*)\}\s*", text) is not None and _PROSE.search(bare) is not None
-    if "\\" in bare or any(char in bare for char in "=^_{}"):
-        return False
-    words = _PROSE.findall(bare)
-    return only_text or (
-        bool(words) and not any(char.isdigit() for char in bare) and any(len(word) > 2 for word in words)
-    )
+    if only_text := _ONLY_TEXT.fullmatch(text):
+        return re.search(r"[^\W\d_]{2,}", only_text[1]) is not None
+    return _WORDS.fullmatch(without_text(text).strip()) is not None
 
 
-def _word_list(text: str) -> list[str]:
-    return [word.casefold() for word in _WORDS.findall(without_text(text))]
+def _tokens(text: str) -> list[str]:
+    return [token.casefold() for token in _TOKENS.findall(without_text(text).strip().rstrip("!."))]

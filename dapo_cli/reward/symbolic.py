@@ -1,36 +1,46 @@
-"""Equality of two expressions by sympy, parsed by math-verify's LaTeX grammar: the dearest tier, imported on first use.
+"""Equality of what `expression` does not read, parsed by math-verify's LaTeX grammar: the dearest tier, which imports
+sympy on first use.
 
-Values are compared exactly or at high precision instead of by `simplify`: it costs less, runs away less easily, and 60
-digits at random points tell expressions apart where math-verify's own 15 digits do not (1/2004! and 1/2006!).
+The grammar's trees are compared by the same rules as plain expressions (`sympy_tree` compiles them). Sympy itself
+evaluates and simplifies nothing: that is slow, and can run away.
 """
 
 import functools
-import random
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from dapo_cli.reward.extract import brace_pairs
+from dapo_cli.reward.boxes import brace_pairs
+from dapo_cli.reward.compare import same
+from dapo_cli.reward.expression import NotPlainError
+from dapo_cli.reward.sympy_tree import compiled
 
 MAX_CHARS = 400  # longer expressions are no final answer
 MAX_NESTING = 12  # brackets within brackets; the parser recurses
 MAX_EXPONENT = 20_000  # of an exponent, or an argument of a factorial or binomial, as written out
 MAX_EXPONENT_DIGITS = 5
-DIGITS = 60
-POINTS = 4
+MAX_MATRIX_ENTRIES = 12  # of a matrix within an expression
 
-_DECIMAL = re.compile(r"(?<![\d_{])(\d*)\.(\d+)")
+_IMAGINARY = re.compile(r"(?<![a-zA-Z\\])i(?![a-zA-Z])|\\text\{i\}")
+_DECIMAL = re.compile(r"(?<![\d_])(?<!_\{)(\d*)\.(\d+)")
 _MIXED = re.compile(r"(?<![\w^.])(\d+)\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*\\circ(?![a-zA-Z])")
 _EXPONENT = re.compile(r"\^\s*(?:(?P<group>\{)|(?P<plain>[+-]?\d+|\\?\w+))")
 _NUMERIC_POWER = re.compile(r"(\d+)\s*\}?\s*\^\s*\{?\s*(\d+)")
-# The grammar takes a command from the front of a longer word: `\intx` is an integral.
 _GROWING = re.compile(r"!|\\(?:binom|exp)")
-_RUNAWAY = re.compile(r"\\(?:int|sum|prod|lim|frac\s*\{d(?![a-zA-Z])|bmod|pmod|mod|Gamma|gcd|lcm|det)")
+# The grammar takes a command from the front of a longer word: `\intx` is an integral.
+_RUNAWAY = re.compile(
+    r"\\(?:int|lim|frac\s*\{d(?![a-zA-Z])|bmod|pmod|mod|Gamma|gcd|lcm|det|operatorname|begin\{vmatrix)"
+    r"|\\end\s*\{\w+\}\s*\^"
+)
 _NESTED_FACTORIAL = re.compile(r"!\s*[)}]+\s*!|!\s*!|\\exp\s*\(\s*\\exp|\d{5,}\s*[)}]*\s*!")
-_LARGE_NUMBER = re.compile(r"\d{41,}")
+_LARGE_NUMBER = re.compile(r"\d[eE][+-]?\d{3,}")
 # What the grammar drops without a word, or reads as something else: marks and dots, a base, a transpose, "2 4".
 _MISREAD = re.compile(
-    r"['~]|\.\.|\\(?:ldots|approx)|[\d)]\s*_|\^\s*\{?\s*(?:T\b|\\top|\\prime)|\d\s+\.?\d|[^\x00-\x7f\w]"
+    r"['\"~:]|\\\$|\.\.|\\(?:ldots|approx)|[\d)]\s*_|\^\s*\{?\s*(?:T\b|\\top|\\prime)|\d\s+\.?\d"
+    r"|\^\s*(?:\d+|[a-zA-Z]|\{[^{}]*\})\s*\^|\\sqrt\s*\[(?!\s*(?:\d{1,3}|[a-z])\s*\])|[^\x00-\x7f\w]"
+    r"|\b0[xXbB]\d|\\angle|(?<!_)\{[^{}]*\}\s*\d|(?<![\^_\d.])\d+\s*\{"
 )
 
 
@@ -52,7 +62,7 @@ def _product(converter: Any, factors: list[Any]) -> Any:
 
 def warm_up() -> None:
     """Load sympy and the grammar's tables, which take up to 2 s, before the first expression does."""
-    equal_expressions(r"\frac{1}{2}", "x")
+    assert _same(_parse(r"\frac{2}{4}"), _parse(r"\frac{1}{2}")), "math-verify's grammar reads no fraction"
 
 
 def too_complex(text: str) -> str | None:
@@ -61,7 +71,7 @@ def too_complex(text: str) -> str | None:
         return "too_long"
     if nesting(text) > MAX_NESTING or text.count("|") > MAX_NESTING:
         return "too_deep"
-    if _LARGE_NUMBER.search(text) or _grows(text):
+    if _LARGE_NUMBER.search(text) or _grows(text) or text.count("&") > MAX_MATRIX_ENTRIES:
         return "too_large"
     if _MISREAD.search(text):
         return "unreadable"
@@ -81,10 +91,10 @@ def _grows(text: str) -> bool:
     """Whether a value in `text` may have more digits than can be written out: large exponents, towers, factorials."""
     growing = len(_GROWING.findall(text))
     exponents = list(_exponents(text))
-    if any(_large(exponent) or "!" in exponent for exponent in exponents):
+    if any(_large(exponent) or _GROWING.search(exponent) for exponent in exponents):
         return True
     # A factorial or binomial of what is itself a power or a large number, and one within another.
-    return growing > 0 and ("!!" in text or growing > 6 or _large(text) or bool(_NESTED_FACTORIAL.search(text)))
+    return growing > 0 and (growing > 6 or _large(text) or bool(_NESTED_FACTORIAL.search(text)))
 
 
 def _exponents(text: str) -> Iterator[str]:
@@ -97,94 +107,71 @@ def _large(exponent: str) -> bool:
     """Whether an exponent holds a number, or a power of numbers, above MAX_EXPONENT, or is itself a tower of powers."""
     if re.search(rf"\d{{{MAX_EXPONENT_DIGITS + 1},}}", exponent) or exponent.count("^") > 1:
         return True
+    if math.prod(max(1, int(number)) for number in re.findall(r"\d+", exponent)) > MAX_EXPONENT:
+        return True
     powers = _NUMERIC_POWER.findall(exponent)
     return any(len(power) > 2 or int(base) ** int(power) > MAX_EXPONENT for base, power in powers)
 
 
-def equal_expressions(given: str, reference: str) -> bool:
+def equal(given: str, reference: str) -> bool:
     """Whether two canonical LaTeX expressions or equations are equal. Both must have passed `too_complex`."""
+    if r"\circ" in given + reference:
+        return False  # degrees of what is no number
+    if _need_case(given, reference):
+        return False  # the grammar makes no difference between R and r
     left, right = _parse(given), _parse(reference)
-    if left is None or right is None:
-        return False
-    try:
-        return _equal(left, right)
-    except TypeError:  # of two kinds that have no difference, such as a set and a number
-        return False
+    return left is not None and right is not None and _same(left, right)
+
+
+def _need_case(given: str, reference: str) -> bool:
+    """Whether the two texts together have a letter in both cases."""
+    letters = set(re.findall(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", given + reference)))
+    return any(letter.swapcase() in letters for letter in letters)
+
+
+def with_fractions(text: str) -> str:
+    """Decimals, mixed numbers and degrees as fractions."""
+    text = _DEGREES.sub(r"(\\frac{\1 \\pi}{180})", text)
+    text = _DECIMAL.sub(lambda match: rf"\frac{{{match[1]}{match[2]}}}{{{10 ** len(match[2])}}}", text)
+    return _MIXED.sub(_improper, text)
+
+
+def _improper(mixed: re.Match[str]) -> str:
+    whole, top, bottom = (int(part) for part in mixed.groups())
+    return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if 0 < top < bottom else mixed.group()
 
 
 @functools.lru_cache(maxsize=256)
 def _parse(text: str) -> Any:
-    """The sympy object, None if the grammar does not know the text. Decimals and mixed numbers become fractions."""
-    text = _DECIMAL.sub(lambda match: rf"\frac{{{match[1]}{match[2]}}}{{{10 ** len(match[2])}}}", text)
-    text = _MIXED.sub(lambda match: rf"\frac{{{int(match[1]) * int(match[3]) + int(match[2])}}}{{{match[3]}}}", text)
+    """The sympy object, unevaluated as far as the grammar allows; None if it does not know the text."""
+    parser = _parser()
     try:
-        return _parser()(text, not re.search(r"(?<![a-zA-Z\\])i(?![a-zA-Z])|\\text\{i\}", text))
-    except MemoryError:
+        return parser(text, not _IMAGINARY.search(text))
+    except (MemoryError, RecursionError):
         raise
     except Exception:
         return None
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
+    """Whether two sympy objects are the same: by value where they are expressions or equations, else as they stand."""
     import sympy
 
-    if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
-        return _proportional(left.lhs - left.rhs, right.lhs - right.rhs)
-    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
-        return _same_values(left, right)
-    return type(left) is type(right) and not isinstance(left, sympy.Expr) and bool(left == right)
+    if isinstance(left, sympy.MatrixBase) and isinstance(right, sympy.MatrixBase):
+        return left.shape == right.shape and all(map(_same, left.flat(), right.flat()))
+    try:
+        found = same(compiled(left), compiled(right))
+    except NotPlainError:
+        found = None
+    if found is not None:
+        return found
+    return _shape(left) == _shape(right) and not left.has(sympy.zoo, sympy.nan)  # 3/0 is not 5/0
 
 
-def _same_values(left: Any, right: Any) -> bool:
-    """Equal exactly where both are rational, else equal at random points to many digits."""
-    if not left.free_symbols and not right.free_symbols:
-        left, right = left.doit(), right.doit()
-        if left.is_Rational and right.is_Rational:
-            return bool(left == right)
-    pairs = _values([left, right])
-    return pairs is not None and all(_close(a, b) for a, b in pairs)
-
-
-def _proportional(left: Any, right: Any) -> bool:
-    """Whether two differences vanish together: their ratio is one nonzero constant."""
-    pairs = _values([left, right])
-    if pairs is None or any(a == 0 or b == 0 for a, b in pairs):
-        return False
-    first = pairs[0]
-    return all(_close(a * first[1], b * first[0]) for a, b in pairs)
-
-
-def _values(expressions: list[Any]) -> list[list[Any]] | None:
-    """Values of each expression at the same random points; None when they have no finite value there."""
-    import sympy
-
-    names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
-    rng = random.Random("points")
-    rows = []
-    for point in range(4 * POINTS):
-        at = {name: sympy.Rational(rng.randint(100, 400) * (-1 if point % 2 else 1), 127) for name in names}
-        row = [_value(expression, at) for expression in expressions]
-        if all(value is not None for value in row):
-            rows.append(row)
-        if len(rows) == (POINTS if names else 1):
-            return rows
-        if not names:
-            break
-    return rows if names and len(rows) >= 2 else None
-
-
-def _value(expression: Any, at: dict[str, Any]) -> Any:
-    """The number to DIGITS digits, behind the decimal point where it is large; None if undefined."""
-    import sympy
-
-    expression = expression.xreplace({symbol: at[symbol.name] for symbol in expression.free_symbols}).doit()
-    value = sympy.N(expression, DIGITS)
-    if not value.is_number or not value.is_finite:
-        return None
-    magnitude = int(sympy.log(abs(value), 10).evalf(15)) if abs(value) > 1 else 0
-    return value if magnitude == 0 else sympy.N(expression, DIGITS + min(magnitude, 10 * DIGITS))
-
-
-def _close(left: Any, right: Any) -> bool:
-    difference, size = abs(left - right), max(abs(left), abs(right))
-    return bool(difference == 0 or difference < min(size, 1) * 10.0 ** (20 - DIGITS))
+def _shape(parsed: Any) -> Any:
+    """A tree to compare by, factors and summands in one order; the grammar keeps them as written."""
+    arguments = [_shape(argument) for argument in getattr(parsed, "args", ())]
+    if not arguments:
+        return str(parsed)
+    name = type(parsed).__name__
+    return (name, *(sorted(arguments, key=repr) if name in ("Add", "Mul", "Equality", "FiniteSet") else arguments))

@@ -1,52 +1,89 @@
 """The child process behind `pool.VerifierPool`: judges what it is handed until its parent goes away."""
 
 import contextlib
+import os
+import pickle
 import signal
+import socket
+import sys
+import time
+import traceback
+from base64 import b64decode
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 
-from dapo_cli.types import Outcome, Verdict
+from dapo_cli.errors import UserError
+from dapo_cli.reward.channel import Channel
+from dapo_cli.types import Case, Outcome, Verdict
 
 READY = "ready"
 BEGUN = "begun"
 MEMORY = "memory"  # the last word of a worker that hit its memory limit
+USER_ERROR = "user_error"
 ORPHAN_FACTOR = 3  # a case that outlives its limit so many times has no parent left to end it
+
+Function = Callable[[str, str, str], Verdict]  # (prompt, completion, answer)
 
 
 def main(descriptor: int) -> None:
-    """Serve the parent at the other end of the socket `descriptor`.
+    """Serve the parent at the other end of the socket `descriptor`. Every message is a list, its kind first.
 
-    The parent sends (function, warm_up, timeout_s, memory_limit_bytes) once, then lists of cases. A list is answered by
-    BEGUN and then one Verdict a case, in order: the next case begins the moment a verdict is sent, so that the parent
-    knows which case is running and since when.
+    The parent sends the pickled (function, warm_up, timeout_s, memory_limit_bytes) once, then lists of numbered cases.
+    A list is answered by BEGUN and then a numbered verdict a case, in order: the next case begins the moment a verdict
+    is sent, so that the parent knows which case is running and since when. A UserError of the warm-up goes in READY's
+    place.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
-    with Connection(descriptor) as connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        function, warm_up, timeout_s, memory_limit_bytes = connection.recv()
-        if warm_up is not None:
+    os.set_inheritable(descriptor, False)  # a child that outlives its case must not keep the line open
+    channel = Channel(socket.socket(fileno=descriptor), blocking=True)
+    with contextlib.suppress(EOFError, ConnectionError):
+        _serve(channel)
+
+
+def _serve(channel: Channel) -> None:
+    (setup,) = channel.receive()
+    function, warm_up, timeout_s, memory_limit_bytes = pickle.loads(b64decode(setup))
+    if warm_up is not None:
+        try:
             warm_up()
-        _limit_memory(memory_limit_bytes)
-        connection.send(READY)
-        while True:
-            cases = connection.recv()
-            connection.send(BEGUN)
-            for case in cases:
+        except UserError as error:
+            channel.send([USER_ERROR, str(error)])
+            return
+    _limit_memory(memory_limit_bytes)
+    channel.send([READY])
+    judge, process = _Judge(function), os.getpid()
+    while True:
+        for cases in channel.receive():
+            channel.send([BEGUN])
+            for number, case in cases:
+                start = time.perf_counter()
                 try:
                     with _kernel_alarm(ORPHAN_FACTOR * timeout_s):
-                        verdict = _judge(function, case)
+                        verdict = judge(Case(*case))
                 except MemoryError:
-                    connection.send(MEMORY)
+                    channel.send([MEMORY])
                     return  # caches may be what fills the memory: only a fresh process is sure to have room
-                connection.send(verdict)
+                if os.getpid() != process:
+                    os._exit(0)  # a copy that the function forked and let return
+                seconds = time.perf_counter() - start
+                channel.send([number, verdict.outcome.value, verdict.extracted, verdict.rule, seconds])
 
 
-def _judge(function: Callable[[str, str], Verdict], case: tuple[str, str]) -> Verdict:
-    try:
-        return function(*case)
-    except MemoryError:
-        raise
-    except Exception:
-        return Verdict(Outcome.FAILED, None, "error")
+class _Judge:
+    """`function` with its faults as verdicts; the first fault of the process is shown on stderr."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.shown = False
+
+    def __call__(self, case: Case) -> Verdict:
+        try:
+            return self.function(*case)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if not self.shown and sys.stderr is not None:
+                traceback.print_exc()
+            self.shown = True
+            return Verdict(Outcome.FAILED, None, f"error:{type(error).__name__}")
 
 
 @contextlib.contextmanager

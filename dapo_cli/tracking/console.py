@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dapo_cli.protocols import Metrics, Tracker
-from dapo_cli.types import Group
+from dapo_cli.tracking.metrics import FAILURES
+from dapo_cli.types import Group, Outcome
 
 # heading, key, format; in the order shown
 COLUMNS = (
@@ -67,6 +68,8 @@ class PlainTracker:
 
     def step(self, step: int, metrics: Metrics) -> None:
         self.metrics = metrics
+        if metrics["verifier/alarm"]:
+            tell(alarm_line(step, metrics))
 
     def timings(self, step: int, timings: Metrics) -> None:
         if not self.headed:
@@ -102,6 +105,8 @@ class LiveTracker:
 
     def step(self, step: int, metrics: Metrics) -> None:
         self.metrics = metrics
+        if metrics["verifier/alarm"]:
+            self.live.console.print(alarm_line(step, metrics), style="yellow", highlight=False)
         if metrics["judged/accuracy"] is not None:
             self.accuracies.append(metrics["judged/accuracy"])
 
@@ -145,6 +150,17 @@ def evaluation_line(step: int, metrics: Metrics) -> str:
     return (
         f"held-out accuracy {with_error(metrics)} after step {step} "
         f"({metrics['eval/prompts']} prompts, {k} sample{'' if k == 1 else 's'} each)"
+    )
+
+
+def alarm_line(step: int, metrics: Metrics) -> str:
+    """For example `step 3: 37 of 512 verdicts failed (timeout 30, memory 7), above reward.alarm_failed_share`."""
+    causes = {cause: metrics[f"verifier/failed_{cause}"] for cause in FAILURES}
+    verdicts = sum(metrics[f"verifier/{outcome.value}"] or 0 for outcome in Outcome)
+    return (
+        f"warning, step {step}: {metrics['verifier/failed']} of {verdicts} verdicts failed "
+        f"({', '.join(f'{cause} {count}' for cause, count in causes.items() if count)}), "
+        "above reward.alarm_failed_share"
     )
 
 

@@ -13,6 +13,8 @@ from dapo_cli.types import Group, Outcome, Rollout
 
 NGRAM = 4  # tokens; short enough to catch a repeated line of working, long enough that ordinary prose scores near zero
 
+FAILURES = ("timeout", "memory", "crash", "error", "other")  # the pool's rules of a failed verdict; a user's own
+
 # The order of a line in metrics.jsonl and timings.jsonl, by what stands before the slash.
 SECTIONS = (
     "judged",
@@ -35,13 +37,13 @@ def in_order(metrics: Metrics) -> Metrics:
     return dict(sorted(metrics.items(), key=lambda item: rank.get(item[0].partition("/")[0], len(rank))))
 
 
-def step_metrics(judged: Sequence[Group], kept: Sequence[Group]) -> Metrics:
+def step_metrics(judged: Sequence[Group], kept: Sequence[Group], alarm_failed_share: float) -> Metrics:
     """All figures of a step that come from its groups: of all that were judged, and again of those trained on."""
     return {
         **prefixed("judged", rollout_metrics(judged)),
         **prefixed("kept", rollout_metrics(kept)),
         **prefixed("length", length_metrics(judged)),
-        **prefixed("verifier", verifier_metrics(judged)),
+        **prefixed("verifier", verifier_metrics(judged, alarm_failed_share)),
         "repetition/ngram_share": ngram_share(judged),
     }
 
@@ -73,10 +75,19 @@ def length_metrics(groups: Sequence[Group]) -> Metrics:
     return {"mean": mean(lengths), "p50": float(p50), "p95": float(p95), "max": max(lengths)}
 
 
-def verifier_metrics(groups: Sequence[Group]) -> Metrics:
-    """Verdicts of each outcome: right, wrong, failed."""
-    outcomes = [rollout.verdict.outcome for rollout in rollouts_of(groups)]
-    return {outcome.value: outcomes.count(outcome) for outcome in Outcome}
+def verifier_metrics(groups: Sequence[Group], alarm_failed_share: float) -> Metrics:
+    """Verdicts of each outcome, the failed ones by their cause; `alarm` is 1 where their share is above the limit."""
+    verdicts = [rollout.verdict for rollout in rollouts_of(groups)]
+    outcomes = [verdict.outcome for verdict in verdicts]
+    rules = [verdict.rule.partition(":")[0] for verdict in verdicts if verdict.outcome is Outcome.FAILED]
+    causes = [rule if rule in FAILURES else "other" for rule in rules]
+    failed_share = mean([outcome is Outcome.FAILED for outcome in outcomes])
+    return {
+        **{outcome.value: outcomes.count(outcome) for outcome in Outcome},
+        **{f"failed_{cause}": causes.count(cause) for cause in FAILURES},
+        "failed_share": failed_share,
+        "alarm": int((failed_share or 0.0) > alarm_failed_share),
+    }
 
 
 def ngram_share(groups: Sequence[Group]) -> float | None:
@@ -113,6 +124,7 @@ def step_timings(clock: PhaseClock, judged: Sequence[Group], scored: Sequence[Gr
     """Seconds of each phase and of the whole step, completion tokens per second of each, peak memory."""
     return {
         **prefixed("seconds", {**clock.seconds, "step": clock.total}),
+        "seconds/per_verdict": clock.seconds["verify"] / len(rollouts_of(judged)) if judged else None,
         "tokens_per_s/rollout": per_second(num_tokens(judged), clock.seconds["rollout"]),
         "tokens_per_s/score": per_second(num_tokens(scored), clock.seconds["score"]),
         "tokens_per_s/update": per_second(num_tokens(kept), clock.seconds["update"]),

@@ -214,3 +214,32 @@ class TestChanges:
         again = train(one_step_run, recipe=one_step_run)
         assert again.returncode == 0, again.stderr
         assert "going on after step 2 of 2" in again.stderr
+
+
+def test_a_verifier_of_ones_own_trains_and_a_changed_one_is_refused(tmp_path):
+    reward, folder = tmp_path / "my_reward.py", tmp_path / "run"
+    reward.write_text(
+        "def verify(prompt, completion, answer):\n"
+        "    assert prompt.endswith('=?\\n')\n"
+        "    if len(completion) % 5 == 0:\n"
+        "        raise ValueError('odd')\n"
+        "    return f'Answer: {answer}' in completion.splitlines()\n"
+    )
+    own = ["reward=python", f"reward.path={reward}"]
+    done = train(folder, "run.steps=1", *own)
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: odd" in done.stderr and "above reward.alarm_failed_share" in done.stdout
+    (step,) = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert step["verifier/alarm"] == 1 and step["verifier/failed_error"] == step["verifier/failed"] > 0
+    assert step["judged/accuracy"] > 0
+    reward.write_text("def verify(prompt, completion, answer): return True\n")
+    refused = train(folder, "run.steps=2", *own)
+    assert refused.returncode == 2 and "sha256" in refused.stderr
+
+
+@pytest.mark.parametrize("source", ["def verify(:", "import absent_module", "def other(): pass"])
+def test_a_verifier_that_cannot_be_loaded_leaves_nothing(tmp_path, source):
+    (tmp_path / "my_reward.py").write_text(source)
+    done = train(tmp_path / "run", "reward=python", f"reward.path={tmp_path / 'my_reward.py'}")
+    assert done.returncode == 2 and "my_reward.py" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()

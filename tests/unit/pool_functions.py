@@ -1,13 +1,17 @@
 """Functions for worker processes to run; in a module of their own, so that a worker can import them."""
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
+import threading
 import time
 
 from dapo_cli.types import Outcome, Verdict
 
 
-def by_command(text: str, answer: str) -> Verdict:
+def by_command(prompt: str, text: str, answer: str) -> Verdict:
     """`text` says what to do; anything else is right exactly when it is the answer."""
     match text.split():
         case ["sleep", seconds]:
@@ -31,6 +35,16 @@ def by_command(text: str, answer: str) -> Verdict:
             import sys
 
             return Verdict(Outcome.RIGHT, " ".join(sorted(set(sys.modules) & {"torch", "sympy"})), "modules")
+        case ["write-everywhere"]:
+            for descriptor in range(3, 30):
+                with contextlib.suppress(OSError):
+                    os.write(descriptor, b"\x00\x10\x00\x00abc")
+        case ["stop-later"]:
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()
+        case ["hold-lock-later"]:
+            threading.Thread(target=lambda: re.match("(a*)*b", "a" * 60), daemon=True).start()
+        case ["fork"]:
+            os.fork()
         case ["child"]:
             child = subprocess.Popen(["sleep", "60"])
             return Verdict(Outcome.RIGHT, str(child.pid), "child")

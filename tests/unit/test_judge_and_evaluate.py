@@ -25,7 +25,7 @@ class ExactVerifier:
             Verdict(Outcome.FAILED, None, "timeout")
             if text == "hang"
             else Verdict(outcomes[text == answer], text, "exact")
-            for text, answer in cases
+            for _, text, answer in cases
         ]
 
 

@@ -12,17 +12,21 @@ from pathlib import Path
 import pytest
 
 from dapo_cli.reward.pool import VerifierPool
-from dapo_cli.types import Outcome, Verdict
+from dapo_cli.types import Case, Outcome, Verdict
 from tests.unit import pool_functions
 
 
 def pool_of(workers: int, timeout_s: float, **options: object) -> VerifierPool:
-    return VerifierPool(workers, timeout_s, pool_functions.by_command, warm_up=None, **options)
+    return VerifierPool(pool_functions.by_command, workers=workers, timeout_s=timeout_s, **options)
 
 
-def ordinary(count: int) -> tuple[list[tuple[str, str]], list[Verdict]]:
-    cases = [(str(index), str(index if index % 3 else index + 1)) for index in range(count)]
-    return cases, [Verdict(Outcome.RIGHT if a == b else Outcome.WRONG, a, "text") for a, b in cases]
+def case(command: str, answer: str = "") -> Case:
+    return Case("", command, answer)
+
+
+def ordinary(count: int) -> tuple[list[Case], list[Verdict]]:
+    cases = [case(str(index), str(index if index % 3 else index + 1)) for index in range(count)]
+    return cases, [Verdict(Outcome.RIGHT if a == b else Outcome.WRONG, a, "text") for _, a, b in cases]
 
 
 def alive(pid: int) -> bool:
@@ -51,63 +55,84 @@ def test_verdicts_come_in_order_and_repeated_cases_agree():
 def test_repeated_cases_are_judged_once():
     with pool_of(2, 5.0) as pool:
         start = time.monotonic()
-        pool.verify([("sleep 0.2", "")] * 40)
+        pool.verify([case("sleep 0.2")] * 40)
         assert time.monotonic() - start < 4.0
 
 
 @pytest.mark.parametrize(
     ("command", "rule"),
-    [("sleep 60", "timeout"), ("spin", "timeout"), ("c-code", "timeout"), ("exit", "crash"), ("raise", "error")],
+    [
+        ("sleep 60", "timeout"),
+        ("spin", "timeout"),
+        ("c-code", "timeout"),
+        ("exit", "crash"),
+        ("raise", "error:ValueError"),
+    ],
 )
 def test_a_bad_case_fails_alone(command: str, rule: str):
     cases, expected = ordinary(150)
     where = [0, 70, 149]
     for place in where:
-        cases[place], expected[place] = (command, str(place)), Verdict(Outcome.FAILED, None, rule)
+        cases[place], expected[place] = case(command, str(place)), Verdict(Outcome.FAILED, None, rule)
     with pool_of(2, 0.4) as pool:
         assert pool.verify(cases) == expected
         assert pool.verify(cases[1:40]) == expected[1:40]
 
 
+@pytest.mark.parametrize("command", ["write-everywhere", "stop-later", "hold-lock-later", "fork"])
+def test_a_worker_that_goes_wild_stops_neither_the_pool_nor_other_cases(command: str):
+    """What it writes on the line is no verdict, and one that reads nothing any more is killed in time."""
+    large = [case(f"{index} " + "x" * 200_000) for index in range(20)]
+    with pool_of(1, 1.0) as pool:
+        (verdict,) = pool.verify([case(command)])
+        assert verdict.outcome is Outcome.FAILED or verdict.rule == "text"
+        time.sleep(0.4)
+        start = time.monotonic()
+        verdicts = pool.verify(large)
+        assert sum(verdict.outcome is Outcome.FAILED for verdict in verdicts) <= 1
+        assert [v.extracted for v in verdicts if v.outcome is not Outcome.FAILED][-1] == large[-1].completion
+        assert time.monotonic() - start < 30
+
+
 def test_limit_is_per_case_and_kept():
     with pool_of(1, 0.5) as pool:
-        pool.verify([("warm", "")])
+        pool.verify([case("warm")])
         start = time.monotonic()
-        verdicts = pool.verify([("sleep 0.2", str(index)) for index in range(5)] + [("sleep 30", "")])
+        verdicts = pool.verify([case("sleep 0.2", str(index)) for index in range(5)] + [case("sleep 30")])
         assert [verdict.outcome for verdict in verdicts] == [Outcome.WRONG] * 5 + [Outcome.FAILED]
         assert time.monotonic() - start < 1.0 + 2 * 0.5 + 1.0
 
 
 def test_memory_limit_ends_the_case_only():
     with pool_of(1, 20.0, memory_limit_bytes=1 << 30) as pool:
-        verdicts = pool.verify([("a", "a"), ("memory", ""), ("b", "b")])
+        verdicts = pool.verify([case("a", "a"), case("memory"), case("b", "b")])
     assert [verdict.rule for verdict in verdicts] == ["text", "memory", "text"]
     assert verdicts[1].outcome is Outcome.FAILED
 
 
 def test_close_leaves_no_process_behind_and_can_be_repeated():
     pool = pool_of(3, 5.0)
-    pids = {int(verdict.extracted or 0) for verdict in pool.verify([("pid", str(index)) for index in range(60)])}
-    child = int(pool.verify([("child", "")])[0].extracted or 0)
+    pids = {int(verdict.extracted or 0) for verdict in pool.verify([case("pid", str(index)) for index in range(60)])}
+    child = int(pool.verify([case("child")])[0].extracted or 0)
     assert alive(child)
     pool.close()
     pool.close()
     assert not any(alive(pid) for pid in pids)
     assert gone(child, 2.0)
     with pytest.raises(RuntimeError, match="closed"):
-        pool.verify([("a", "a")])
+        pool.verify([case("a", "a")])
 
 
 def test_a_worker_killed_while_idle_costs_no_verdict():
     cases, expected = ordinary(100)
     with pool_of(1, 5.0) as pool:
-        os.kill(int(pool.verify([("pid", "")])[0].extracted or 0), signal.SIGKILL)
+        os.kill(int(pool.verify([case("pid")])[0].extracted or 0), signal.SIGKILL)
         assert pool.verify(cases) == expected
 
 
 def test_works_from_threads():
     cases, expected = ordinary(200)
-    cases[20], expected[20] = ("sleep 30", ""), Verdict(Outcome.FAILED, None, "timeout")
+    cases[20], expected[20] = case("sleep 30"), Verdict(Outcome.FAILED, None, "timeout")
     results: list[list[Verdict]] = []
     made: list[VerifierPool] = []
     maker = threading.Thread(target=lambda: made.append(pool_of(2, 0.5)))
@@ -124,15 +149,15 @@ def test_works_from_threads():
 
 def test_a_worker_that_cannot_start_is_an_error_not_a_hang():
     with (
-        VerifierPool(1, 5.0, pool_functions.by_command, warm_up=pool_functions.broken_warm_up) as pool,
+        pool_of(1, 5.0, warm_up=pool_functions.broken_warm_up) as pool,
         pytest.raises(RuntimeError, match="did not start"),
     ):
-        pool.verify([("a", "a")])
+        pool.verify([case("a", "a")])
 
 
 def test_workers_import_no_torch():
     with pool_of(1, 5.0) as pool:
-        assert pool.verify([("modules", "")])[0].extracted == ""
+        assert pool.verify([case("modules")])[0].extracted == ""
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -142,9 +167,9 @@ def test_workers_end_when_their_parent_is_killed(busy: bool):
         sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from dapo_cli.reward.pool import VerifierPool
         from tests.unit import pool_functions
-        pool = VerifierPool(1, 0.5, pool_functions.by_command, warm_up=None)
-        print(pool.verify([("pid", "")])[0].extracted, flush=True)
-        {"pool.verify([('spin', '')])" if busy else "time.sleep(60)"}
+        pool = VerifierPool(pool_functions.by_command, workers=1, timeout_s=0.5)
+        print(pool.verify([("", "pid", "")])[0].extracted, flush=True)
+        {"pool.verify([('', 'spin', '')])" if busy else "time.sleep(60)"}
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -171,8 +171,10 @@ def test_decimals_are_compared_exactly(digits: int, places: int):
 
 @given(st.integers(1, 999), st.integers(1, 98), st.integers(2, 99))
 def test_mixed_numbers_and_repeating_decimals(whole: int, top: int, bottom: int):
-    assert exact_number(rf"{whole}\frac{{{top}}}{{{bottom}}}") == whole + Fraction(top, bottom)
-    assert exact_number(f"{whole} {top}/{bottom}") == whole + Fraction(top, bottom)
+    mixed = top < bottom
+    value = whole + Fraction(top, bottom) if mixed else whole * Fraction(top, bottom)
+    assert exact_number(rf"{whole}\frac{{{top}}}{{{bottom}}}") == value
+    assert exact_number(f"{whole} {top}/{bottom}") == (value if mixed else None)
     assert exact_number(rf"{whole}.\overline{{{bottom:02d}}}") == whole + Fraction(bottom, 99)
 
 

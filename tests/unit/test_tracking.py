@@ -46,7 +46,8 @@ RIGHT, WRONG, FAILED = Outcome.RIGHT, Outcome.WRONG, Outcome.FAILED
 def make_rollout(uid: str, index: int, outcome: Outcome, tokens: tuple[int, ...], penalty: float, cut: bool) -> Rollout:
     finish = Finish.LENGTH if cut else Finish.STOP
     completion = Completion(uid, index, tokens, tuple(-0.5 for _ in tokens), finish, f"{uid}/{index}")
-    return Rollout(completion, Verdict(outcome, "7", "answer_line"), 1.0 if outcome is RIGHT else -1.0, penalty)
+    rule = "timeout" if outcome is FAILED else "answer_line"
+    return Rollout(completion, Verdict(outcome, "7", rule), 1.0 if outcome is RIGHT else -1.0, penalty)
 
 
 def make_group(uid: str, *outcomes: Outcome, tokens: tuple[int, ...] = (5, 6, 1)) -> Group:
@@ -85,11 +86,14 @@ def test_length_metrics_by_hand():
 
 
 def test_verifier_metrics_by_hand():
-    assert verifier_metrics(two_groups()) == {"right": 2, "wrong": 1, "failed": 1}
+    expected = {"right": 2, "wrong": 1, "failed": 1, "failed_timeout": 1, "failed_memory": 0, "failed_crash": 0}
+    expected |= {"failed_error": 0, "failed_other": 0, "failed_share": 0.25}
+    assert verifier_metrics(two_groups(), alarm_failed_share=0.25) == expected | {"alarm": 0}
+    assert verifier_metrics(two_groups(), alarm_failed_share=0.24) == expected | {"alarm": 1}
 
 
 def test_nothing_to_measure_is_none_and_never_nan():
-    metrics = step_metrics([], [])
+    metrics = step_metrics([], [], 0.01)
     assert metrics["judged/accuracy"] is metrics["length/p95"] is metrics["repetition/ngram_share"] is None
     assert metrics["verifier/failed"] == 0
     assert all(value is None or value == 0 for value in metrics.values())
@@ -97,7 +101,7 @@ def test_nothing_to_measure_is_none_and_never_nan():
 
 def test_step_metrics_separate_judged_from_kept():
     first, second = two_groups()
-    metrics = step_metrics(judged=[first, second], kept=[first])
+    metrics = step_metrics(judged=[first, second], kept=[first], alarm_failed_share=1.0)
     assert (metrics["judged/accuracy"], metrics["kept/accuracy"], metrics["kept/truncated"]) == (0.5, 1.0, 0.0)
     # only the ten equal tokens have 4-grams that repeat: 6 of 7, over 4 completions
     assert metrics["repetition/ngram_share"] == pytest.approx(6 / 7 / 4)
@@ -138,6 +142,7 @@ def test_step_timings_by_hand():
     # 16 tokens generated, 3 trained on; no speed without time
     assert (timings["tokens_per_s/rollout"], timings["tokens_per_s/score"]) == (8.0, 12.0)
     assert timings["tokens_per_s/update"] is None
+    assert timings["seconds/per_verdict"] == 0.125
     assert timings["seconds/verify"] == 0.5 and timings["seconds/step"] >= 0
 
 
@@ -181,7 +186,7 @@ def track_steps(folder: RunFolder, steps: range, evaluate_at: tuple[int, ...] = 
             outcomes = [RIGHT if (step + place) % 3 == 0 else WRONG for place in range(4)]
             groups = [make_group(f"s{step}", *outcomes)]
             tracker.rollouts(step, groups, {f"s{step}"})
-            tracker.step(step, step_metrics(groups, groups))
+            tracker.step(step, step_metrics(groups, groups, 1.0))
             tracker.timings(step, {"seconds/step": step / 7})
         if step in evaluate_at:
             tracker.evaluation(step, {"eval/accuracy": step / 7, "eval/standard_error": None})
@@ -378,6 +383,15 @@ def step_figures(step: int) -> tuple[dict, dict]:
         "policy/entropy": 0.25,
         "length/mean": 33.25,
         "policy/updates": step - 1,
+        "verifier/right": 300,
+        "verifier/wrong": 175,
+        "verifier/failed": 37 * (step - 1),
+        "verifier/failed_timeout": 30 * (step - 1),
+        "verifier/failed_memory": 7 * (step - 1),
+        "verifier/failed_crash": 0,
+        "verifier/failed_error": 0,
+        "verifier/failed_other": 0,
+        "verifier/alarm": step - 1,
     }
     return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "tokens_per_s/rollout": 5210.4}
 
@@ -394,7 +408,10 @@ def run_tracker(tracker) -> None:
 
 def test_without_a_terminal_a_step_is_one_aligned_line(capsys):
     run_tracker(console_tracker(10, Console(force_terminal=False)))
-    evaluation, heading, first, second = capsys.readouterr().out.splitlines()
+    evaluation, heading, first, alarm, second = capsys.readouterr().out.splitlines()
+    assert alarm == (
+        "warning, step 2: 37 of 512 verdicts failed (timeout 30, memory 7), above reward.alarm_failed_share"
+    )
     assert evaluation == "held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)"
     assert heading.split() == ["step", "accuracy", "reward", "informative", "entropy", "length", "tokens/s", "ETA"]
     # 9 steps of 2 s to go, then 8 of 3 s
@@ -410,6 +427,7 @@ def test_on_a_terminal_the_last_figures_and_the_course_are_drawn(monkeypatch):
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.getvalue()).rsplit("step 2/10", 1)[-1]
     assert "ETA 0:24" in last and "20.0%" in last and "5,210" in last and "▁▂" in last
     assert "held-out accuracy 46.1% ± 3.1 after step 0" in drawn.getvalue()
+    assert "warning, step 2: 37 of 512 verdicts failed" in drawn.getvalue()
 
 
 def test_summary_is_read_from_the_files_alone(tmp_path):

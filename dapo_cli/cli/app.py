@@ -6,7 +6,8 @@ Command bodies import what they need, so that help and completion stay fast and 
 import os
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -86,6 +87,65 @@ def train(
     from dapo_cli.cli.train import train as run_training
 
     run_training(recipe, overrides or [], allow_changes)
+
+
+@app.command()
+def verify(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or parquet with responses and reference answers.")
+    ],
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mode",
+            help="math (the default), authors, strict_boxed, or your own FILE.py[:FUNCTION]; given twice or more, the "
+            "responses on which they differ are shown.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="OUT.jsonl", help="Write the (first) mode's verdicts, a line a response."),
+    ] = None,
+    response_column: Annotated[str | None, typer.Option(help="Column of the response; else response, output …")] = None,
+    answer_column: Annotated[str | None, typer.Option(help="Column of the reference; else answer, gts …")] = None,
+    prompt_column: Annotated[str | None, typer.Option(help="Column of the prompt; else prompt, question …")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of labels; else correct or is_correct.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Verifier processes; else one a CPU.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Limit of one verdict, in seconds; else 5.")] = None,
+    memory_limit_mib: Annotated[
+        int | None, typer.Option(help="Address space of one verifier process, in MiB; 0 sets no limit; else 2048.")
+    ] = None,
+    differences: Annotated[int, typer.Option(min=0, help="Differing responses to show.")] = 20,
+) -> None:
+    """Judge the responses of a file: outcomes, accuracy where it has labels, and where two modes differ.
+
+    \b
+    dapo verify responses.jsonl -o verdicts.jsonl
+    dapo verify responses.parquet --mode math --mode authors
+    dapo verify runs/x/rollouts/step_000001.jsonl --mode my_reward.py
+    """
+    from dapo_cli.cli.verify import verify as run_verification
+    from dapo_cli.data.responses import Columns
+
+    columns = Columns(response_column, answer_column, prompt_column, label_column)
+    limits: dict[str, Any] = {"workers": workers if workers is not None else len(os.sched_getaffinity(0))}
+    if timeout_s is not None:
+        limits["timeout_s"] = timeout_s
+    if memory_limit_mib is not None:
+        limits["memory_limit_mib"] = memory_limit_mib or None
+    run_verification(file, mode or ["math"], columns, limits, out, differences)
+
+
+@app.command()
+def audit(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="Completions to show.")] = 10,
+    outcome: Annotated[str, typer.Option(help="right, wrong or failed.")] = "right",
+) -> None:
+    """Show rewarded completions of a run for reading by hand, those of the oddest format first."""
+    from dapo_cli.cli.audit import audit as run_audit
+
+    run_audit(run, samples, outcome)
 
 
 @data_app.command("show")

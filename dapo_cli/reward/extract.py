@@ -52,6 +52,7 @@ _ASSERTING = re.compile(
     r"[\s*_]+)*$",
     re.DOTALL,
 )
+_NO_WORDS = re.compile(r"[^a-zA-Z'’*_ \t#>\[(-]")
 _DOUBT = re.compile(
     r"(?i)\b(?:not?|never|cannot|wrong|incorrect|false|doubt|suppose|assume|if|impossible|unlikely|might|could|would|may"
     r"|maybe|perhaps|unless|whether|claims?|says?|guess|or)\b|n't\b"
@@ -193,7 +194,7 @@ def _asserts(text: str, position: int) -> bool:
     if _EXAMPLE.search(before):
         return False
     clause = _CLAUSE_END.split(before)[-1]
-    return _ASSERTING.match(re.sub(r"^\W+", "", clause)) is not None and not _DOUBT.search(clause)
+    return _ASSERTING.match(_NO_WORDS.split(clause)[-1].lstrip()) is not None and not _DOUBT.search(clause)
 
 
 def _value_after(text: str, position: int, rule: str) -> str | None:

@@ -74,6 +74,8 @@ def test_shaper_counts_tokens_and_can_be_off():
         ("x = 23\nAnswer: 23\nCheck: x - 3 = 20\nand 20 + 3 = 23.", "23", "answer_line"),
         ("Answer: 23\nThe answer is easily checked: 20 + 3 = 23.\nThis answer fits.", "23", "answer_line"),
         ("final answer: **7**", "7", "answer_line"),
+        ("3+4=7 Answer: 7", "7", "answer_line"),
+        ("5+Answer: 7", "7", "answer_line"),
         ("**Final Answer:** $\\frac{1}{2}$.", "\\frac{1}{2}", "answer_line"),
         ("**Final Answer**\n\n42", "42", "answer_line"),
         ("### Answer\n42", "42", "answer_line"),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dapo_cli.algorithm.advantage import group_advantages
-from dapo_cli.algorithm.logprobs import chunked_logprobs
+from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
 from dapo_cli.config.schema import LearnerConfig, OptimizerConfig
 from dapo_cli.errors import Diverged, UserError
@@ -63,13 +63,12 @@ class SingleLearner:
         sequences = [_sequence(group, i) for group in groups for i in range(len(group.rollouts))]
         scores: list[np.ndarray] = [np.empty(0, np.float32)] * len(sequences)
         entropy_sum, tokens = 0.0, 0
-        with torch.no_grad():
-            for batch in micro_batches(sequences, self.config.micro_batch_tokens, self.model.device):
-                logprobs_N, entropy_N = self._logprobs(batch)
-                for index, values in zip(batch.order, logprobs_N.cpu().split(batch.completion_lengths), strict=True):
-                    scores[index] = values.numpy().copy()
-                entropy_sum += entropy_N.double().sum().item()
-                tokens += entropy_N.numel()
+        for batch in micro_batches(sequences, self.config.micro_batch_tokens, self.model.device):
+            logprobs_N, entropy_N = self._logprobs(batch)
+            for index, values in zip(batch.order, logprobs_N.cpu().split(batch.completion_lengths), strict=True):
+                scores[index] = values.numpy().copy()
+            entropy_sum += entropy_N.double().sum().item()
+            tokens += entropy_N.numel()
         per_group = iter(scores)
         scored = [ScoredGroup(group, tuple(next(per_group) for _ in group.rollouts), step) for group in groups]
         return scored, entropy_sum / tokens if tokens else None
@@ -88,16 +87,19 @@ class SingleLearner:
         clip = self.objective.clip
         for batch in micro_batches(sequences, self.config.micro_batch_tokens, self.model.device):
             device = self.model.device
-            logprobs_N, _ = self._logprobs(batch)
             old_logprobs_N = torch.from_numpy(np.concatenate([old_logprobs[i] for i in batch.order])).to(device)
             advantages_N = torch.repeat_interleave(
                 torch.tensor([advantages[i] for i in batch.order], device=device),
                 torch.tensor(batch.completion_lengths, device=device),
             )
-            loss = token_mean_loss(token_losses(logprobs_N, old_logprobs_N, advantages_N, clip), num_loss_tokens)
+
+            def share(logprobs_C: Tensor, chunk: slice, old=old_logprobs_N, advantages=advantages_N) -> Tensor:
+                return token_mean_loss(token_losses(logprobs_C, old[chunk], advantages[chunk], clip), num_loss_tokens)
+
+            loss, logprobs_N = fused_loss(*self._head_inputs(batch), share)
             loss.backward()
             stats.loss += loss.item()
-            stats.add_tokens(logprobs_N.detach(), old_logprobs_N, advantages_N, clip)
+            stats.add_tokens(logprobs_N, old_logprobs_N, advantages_N, clip)
         stats.grad_norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.optimizer_config.max_grad_norm
         ).item()
@@ -133,8 +135,13 @@ class SingleLearner:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
+    @torch.no_grad()
     def _logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Log-probs under the sampling temperature and entropy of the micro-batch's completion tokens, [N] float32."""
+        return chunked_logprobs(*self._head_inputs(batch))
+
+    def _head_inputs(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor, float, int]:
+        """What the functions of `logprobs` take: hidden states [N, H] before the completion tokens, head, targets."""
         hidden_MH = self.model.base_model(
             input_ids=batch.token_ids_M[None],
             position_ids=batch.positions_M[None],
@@ -142,7 +149,7 @@ class SingleLearner:
             layout=batch.layout,
             use_cache=False,
         ).last_hidden_state[0]
-        return chunked_logprobs(
+        return (
             hidden_MH.index_select(0, batch.sources_N),
             self.model.get_output_embeddings().weight,
             batch.targets_N,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_cli.algorithm.advantage import group_advantages
-from dapo_cli.algorithm.logprobs import chunked_logprobs
+from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
 
 DAPO = Clip(low=0.2, high=0.28)
@@ -110,21 +110,50 @@ def test_update_stats_without_an_update_have_no_means():
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_chunked_logprobs_equal_log_softmax(chunk_tokens, temperature):
     torch.manual_seed(1)
-    hidden = torch.randn(23, 16, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
-    targets, upstream = torch.randint(0, 50, (23,)), torch.randn(23)
-
-    reference = torch.log_softmax(hidden @ weight.T / temperature, dim=-1)
-    expected = reference.gather(-1, targets[:, None]).squeeze(-1)
-    expected_grads = torch.autograd.grad(expected, (hidden, weight), upstream.double())
+    hidden, weight, targets = torch.randn(23, 16), torch.randn(50, 16), torch.randint(0, 50, (23,))
+    reference = torch.log_softmax(hidden.double() @ weight.double().T / temperature, dim=-1)
 
     logprobs, entropy = chunked_logprobs(hidden, weight, targets, temperature, chunk_tokens)
-    grads = torch.autograd.grad(logprobs, (hidden, weight), upstream)
 
+    expected = reference.gather(-1, targets[:, None]).squeeze(-1)
     torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropy.double(), -(reference.exp() * reference).sum(-1), rtol=1e-5, atol=1e-5)
-    for grad, expected_grad in zip(grads, expected_grads, strict=True):
-        torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_fused_loss_has_the_value_and_gradient_of_the_plain_one(chunk_tokens, temperature):
+    torch.manual_seed(1)
+    hidden, weight = torch.randn(23, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets, advantages = torch.randint(0, 50, (23,)), torch.randn(23)
+    old = torch.log_softmax(hidden.detach() @ weight.detach().T / temperature, dim=-1)
+    old = old.gather(-1, targets[:, None]).squeeze(-1) + 0.3 * torch.randn(23)  # ratios on both sides of the clip
+
+    def token_loss(logprobs, chunk):
+        return token_mean_loss(token_losses(logprobs, old[chunk], advantages[chunk], DAPO), num_loss_tokens=40)
+
+    plain_inputs = [tensor.detach().double().requires_grad_() for tensor in (hidden, weight)]
+    plain = torch.log_softmax(plain_inputs[0] @ plain_inputs[1].T / temperature, dim=-1)
+    plain_loss = 3 * token_loss(plain.gather(-1, targets[:, None]).squeeze(-1), slice(None))
+    plain_loss.backward()
+
+    loss, logprobs = fused_loss(hidden, weight, targets, temperature, chunk_tokens, token_loss)
+    (3 * loss).backward()
+
+    assert not logprobs.requires_grad
+    torch.testing.assert_close(
+        logprobs, chunked_logprobs(hidden, weight, targets, temperature, chunk_tokens)[0], rtol=0, atol=0
+    )
+    assert (3 * loss).item() == pytest.approx(plain_loss.item(), rel=1e-5)
+    for fused, expected in zip((hidden, weight), plain_inputs, strict=True):
+        assert (fused.grad - expected.grad).norm() < 1e-5 * expected.grad.norm()
+
+
+def test_fused_loss_of_no_tokens_is_zero_and_moves_nothing():
+    hidden, weight = torch.zeros(0, 4, requires_grad=True), torch.ones(9, 4, requires_grad=True)
+    loss, logprobs = fused_loss(hidden, weight, torch.zeros(0, dtype=torch.long), 1.0, 8, lambda *_: torch.ones(()))
+    loss.backward()
+    assert loss.item() == 0 and logprobs.shape == (0,) and not weight.grad.any()
 
 
 def test_chunked_logprobs_of_no_tokens():

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,15 +66,33 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             return 0
-        folder = self._path(steps[-1])
-        try:
-            state = json.loads((folder / "state.json").read_text())
-            damaged = [name for name, sha256 in state["files"].items() if file_sha256(folder / name) != sha256]
-            if damaged or state["step"] != steps[-1]:
-                raise ValueError(f"{damaged[0]} was changed" if damaged else f"it is of step {state['step']}")
+        with self._reading(steps[-1]) as (folder, state):
             learner.load(folder)
             sampler.load_state_dict(state["sampler"])
             torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch_rng"]), dtype=torch.uint8))
+        return steps[-1]
+
+    def read_weights(self, step: int | None, load: Callable[[Path], None]) -> int:
+        """Let `load` take the weights out of the checkpoint of `step`, None for the newest one; returns its step."""
+        steps = self.steps()
+        if not steps or (step is not None and step not in steps):
+            wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise UserError(f"{self.folder}: {wanted}; there are {', '.join(map(str, steps)) or 'none'}")
+        found = steps[-1] if step is None else step
+        with self._reading(found) as (folder, _):
+            load(folder)
+        return found
+
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """The folder of a checkpoint and its state, whose files are as they were written; UserError where not."""
+        folder = self._path(step)
+        try:
+            state = json.loads((folder / "state.json").read_text())
+            damaged = [name for name, sha256 in state["files"].items() if file_sha256(folder / name) != sha256]
+            if damaged or state["step"] != step:
+                raise ValueError(f"{damaged[0]} was changed" if damaged else f"it is of step {state['step']}")
+            yield folder, state
         except UserError:
             raise
         except Exception as error:  # torch, safetensors and json: each has its own types for a damaged file
@@ -80,7 +100,6 @@ class Checkpoints:
                 f"{folder}: the checkpoint does not load ({type(error).__name__}: {error}). "
                 "Remove this folder to resume from the checkpoint before it."
             ) from error
-        return state["step"]
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"

@@ -148,6 +148,18 @@ def audit(
     run_audit(run, samples, outcome)
 
 
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the model.")],
+    step: Annotated[int | None, typer.Option(help="Step of the checkpoint; else the newest.")] = None,
+) -> None:
+    """Write a checkpoint of a run as a Hugging Face folder: model and tokenizer."""
+    from dapo_cli.cli.export import export as run_export
+
+    run_export(run, step, out)
+
+
 @data_app.command("show")
 def data_show(
     recipe_or_file: Annotated[

@@ -121,10 +121,7 @@ class SingleLearner:
         torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
-        with torch.no_grad():
-            for name, weight in self.named_weights():
-                weight.copy_(weights[name])
+        load_weights(self.model, folder)
         state = torch.load(folder / "optimizer.pt", weights_only=True)
         # The recipe says how to update, not the checkpoint: an allowed change of it must take effect.
         state["param_groups"] = self.optimizer.state_dict()["param_groups"]
@@ -200,6 +197,14 @@ class SingleLearner:
                 old_logprobs.append(scored.old_logprobs[i])
                 advantages.append(group_advantage[i])
         return sequences, old_logprobs, advantages
+
+
+def load_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Take the weights that a learner saved into `folder`."""
+    weights = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(weights[name])
 
 
 def _sequence(group: Group, index: int) -> TokenSequence:

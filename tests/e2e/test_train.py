@@ -216,6 +216,27 @@ class TestChanges:
         assert "going on after step 2 of 2" in again.stderr
 
 
+def test_export_of_a_checkpoint(reference, tmp_path):
+    def export(*arguments: object) -> subprocess.CompletedProcess:
+        return subprocess.run(dapo("export", *arguments), capture_output=True, text=True, timeout=120)
+
+    assert export(reference, tmp_path / "newest").returncode == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert filecmp.cmp(reference / "export" / name, tmp_path / "newest" / name, shallow=False), name
+    assert "step 3" in export(reference, tmp_path / "third", "--step", STEPS - 1).stdout
+    third = load_file(reference / f"checkpoints/step_{STEPS - 1:06d}/model.safetensors")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "third").state_dict()
+    assert all(torch.equal(weight, exported[name]) for name, weight in third.items())
+    for arguments, said in (
+        ((reference, tmp_path / "third"), "exists"),
+        ((reference, tmp_path / "other", "--step", 99), "no checkpoint of step 99; there are 3, 4"),
+        ((tmp_path, tmp_path / "other"), "no run folder"),
+    ):
+        refused = export(*arguments)
+        assert refused.returncode == 2 and said in refused.stderr
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_verifier_of_ones_own_trains_and_a_changed_one_is_refused(tmp_path):
     reward, folder = tmp_path / "my_reward.py", tmp_path / "run"
     reward.write_text(

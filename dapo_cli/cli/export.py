@@ -1,0 +1,36 @@
+"""`dapo export`: a checkpoint of a run as a Hugging Face folder."""
+
+from pathlib import Path
+
+from dapo_cli.config.load import load_recipe
+from dapo_cli.errors import UserError
+from dapo_cli.tracking.run_folder import RunFolder
+
+
+def export(run: str, step: int | None, out: Path) -> None:
+    """Write model and tokenizer of checkpoint `step` (None: the newest) of the run folder `run` to the folder `out`.
+
+    Raises UserError where there is no such run or checkpoint, or something lies at `out`.
+    """
+    folder = RunFolder(run)
+    if not folder.started:
+        raise UserError(f"{run}: no run folder (it has no manifest.json)")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists; give the name of a new folder")
+    recipe = load_recipe(str(folder.recipe_file), []).recipe
+
+    from dapo_cli.checkpoint import Checkpoints, write_folder_atomically
+    from dapo_cli.learner.single import load_weights as load_checkpoint
+    from dapo_cli.pretrained import load_weights, open_pretrained
+
+    pretrained = open_pretrained(recipe.model)
+    model = load_weights(pretrained, recipe.model)
+    checkpoints = Checkpoints(folder.checkpoints, recipe.checkpoint.keep)
+    found = checkpoints.read_weights(step, lambda checkpoint: load_checkpoint(model, checkpoint))
+
+    def write(target: Path) -> None:
+        model.save_pretrained(target)
+        pretrained.tokenizer.save_pretrained(target)
+
+    write_folder_atomically(out, write)
+    print(f"step {found} of {run} is in {out}/")

@@ -8,7 +8,7 @@ import pytest
 
 from dapo_cli.config.schema import MathReward
 from dapo_cli.reward.authors import minerva_normal, verify_authors, verify_strict_boxed
-from dapo_cli.reward.math_verifier import verify
+from dapo_cli.reward.math_verifier import equivalent, verify
 from dapo_cli.reward.modes import build_verifier
 from dapo_cli.types import Case, Outcome
 
@@ -16,6 +16,7 @@ OWN = Path(__file__).parents[1] / "verifier_cases.jsonl"
 COLLECTED = Path(__file__).parents[3] / "shared" / "verifier"
 collected = pytest.mark.skipif(not COLLECTED.exists(), reason="the collected cases are not beside this checkout")
 
+MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500"
 HOSTILE_TIMEOUT_S = 2.0
 
 
@@ -76,6 +77,30 @@ def test_hostile_inputs_are_judged_or_fail_while_ordinary_ones_are_verified(tmp_
         assert timed[case].seconds < 2 * HOSTILE_TIMEOUT_S
     assert list(tmp_path.iterdir()) == []
     assert not any(verdict.rule == "memory" for verdict, _ in timed.values())
+
+
+FORMS = [
+    "Answer: {}",
+    "The final answer is ${}$. I hope it is correct.",
+    r"**Final Answer:** \({}\)",
+    "<answer>{}</answer>",
+    "$$\n\\boxed{{{}}}\n$$",
+    "Therefore, the answer is:\n\\[\n\\boxed{{{}}}\n\\]\nThis matches our expectation.",
+]
+
+
+@pytest.mark.skipif(not MATH500.exists(), reason="the MATH-500 data are not beside this checkout")
+def test_reference_answers_are_right_in_every_form_and_for_themselves_alone():
+    import datasets
+
+    answers = datasets.load_from_disk(str(MATH500))["answer"]
+    for form in FORMS:
+        stated = [f"We compute.\n\n{form.format(answer)}" for answer in answers]
+        wrong = [a for text, a in zip(stated, answers, strict=True) if verify(text, a).outcome is not Outcome.RIGHT]
+        assert wrong == [], form
+    different = sorted(set(answers))[::4]
+    same = {(one, other) for one in different for other in different if one < other and equivalent(one, other)[0]}
+    assert same == set()
 
 
 def whole(item: dict, key: str) -> str:

@@ -17,6 +17,7 @@ from dapo_cli.reward.worker_handle import Setup, TimedVerdict, WorkerHandle
 from dapo_cli.types import Case, Outcome, Verdict
 
 MAX_COMPLETION_CHARS = 1_000_000  # longer ones are cut from the front, since the answer is at the end
+MAX_FAILED_STARTS = 2  # in one round: a machine may be out of memory or processes for a moment
 MAX_BATCH_CASES = 64  # handed over in one message: enough that the message costs nothing beside the cases
 
 
@@ -129,7 +130,9 @@ class VerifierPool:
         worker = self._workers[slot]
         worker.kill()
         if not worker.ready:
-            worker.fail_to_start(rule)
+            round_.failed_starts += 1
+            if round_.failed_starts > MAX_FAILED_STARTS:
+                worker.fail_to_start(rule)
         # A worker that died before it began its cases is not their doing, unless the same happens again.
         if worker.pending and (worker.begun or worker.pending[0] in round_.sent_back):
             failed = Verdict(Outcome.FAILED, None, rule)
@@ -155,6 +158,7 @@ class _Round:
     waiting: deque[int]
     verdicts: dict[int, TimedVerdict] = field(default_factory=dict)
     sent_back: set[int] = field(default_factory=set)
+    failed_starts: int = 0
 
 
 def _ready(workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:

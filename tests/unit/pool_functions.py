@@ -51,5 +51,14 @@ def by_command(prompt: str, text: str, answer: str) -> Verdict:
     return Verdict(Outcome.RIGHT if text == answer else Outcome.WRONG, text, "text")
 
 
+def warm_up_that_fails_once() -> None:
+    """For the second process that tries; the file named in the environment counts them."""
+    with open(os.environ["WARM_UPS_FILE"], "a+") as file:
+        file.write("x")
+        file.seek(0)
+        if len(file.read()) == 2:
+            raise RuntimeError("warm-up fails once on purpose")
+
+
 def broken_warm_up() -> None:
     raise RuntimeError("warm-up fails on purpose")

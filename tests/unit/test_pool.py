@@ -155,6 +155,15 @@ def test_a_worker_that_cannot_start_is_an_error_not_a_hang():
         pool.verify([case("a", "a")])
 
 
+def test_a_replacement_that_fails_to_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WARM_UPS_FILE", str(tmp_path / "warm-ups"))
+    cases, expected = ordinary(60)
+    cases[5], expected[5] = case("exit"), Verdict(Outcome.FAILED, None, "crash")
+    with pool_of(1, 5.0, warm_up=pool_functions.warm_up_that_fails_once) as pool:
+        assert pool.verify(cases) == expected
+    assert (tmp_path / "warm-ups").read_text() == "xxx"
+
+
 def test_workers_import_no_torch():
     with pool_of(1, 5.0) as pool:
         assert pool.verify([case("modules")])[0].extracted == ""

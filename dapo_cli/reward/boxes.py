@@ -21,7 +21,11 @@ _CONNECTOR = (
 _SPACING = r"(?:[\s$.*_~\-•|]|\\[()\[\]{},;:! ]|\\q?quad\b|\\text\s*\{[^{}\d]{0,12}\}|\^\s*\{?\s*\\circ\s*\}?|\\?%)"
 _BETWEEN = re.compile(rf"(?:{_CONNECTOR}|{_SPACING})*")
 _JOINS = re.compile(_CONNECTOR)
-_CASES = re.compile(r"[^.\n]*\b(?i:or|also|possibly|alternatively|for|if|when)\b[^.\n]*")  # "… or, if n is odd, …"
+# "… or, if n is odd, …" adds a value; "… for x, so the total is …" goes on to another one.
+_CASES = re.compile(
+    r"(?![^.\n]*\b(?i:so|thus|hence|therefore|then|gives?|total|final(?:ly)?|answer|wait|no|actually|rather|instead)\b)"
+    r"[^.\n]*\b(?i:or|also|possibly|alternatively|for|if|when)\b[^.\n]*"
+)
 
 # Right before a box, and without meaning for its value: delimiters, emphasis, spacing, arrows.
 _NEUTRAL_BEFORE = re.compile(

@@ -339,6 +339,9 @@ RESPONSES = [
 ]
 
 RIGHT = [
+    (r"This gives \boxed{4} for x, so the total is \boxed{7}.", "7"),
+    (r"We get \boxed{4} for the base and finally \boxed{7}", "7"),
+    (r"If n = 2 we have \boxed{4}, which is too small for us; hence \boxed{7}", "7"),
     ("n = 6 => \\boxed{42}", "42"),
     ("-> \\boxed{42}", "42"),
     ("--> \\boxed{42}", "42"),

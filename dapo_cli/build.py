@@ -19,16 +19,16 @@ from dapo_cli.config.schema import (
     TransformersRollout,
     WandbMode,
 )
-from dapo_cli.config.schema import (
-    SingleLearner as SingleLearnerConfig,
-)
 from dapo_cli.data.prompts import make_prompts
 from dapo_cli.data.questions import load_questions
 from dapo_cli.data.stream import PromptStream
+from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
-from dapo_cli.learner.single import Objective, SingleLearner
-from dapo_cli.pretrained import Pretrained, load_weights, open_pretrained
-from dapo_cli.protocols import Learner, RolloutEngine, Tracker
+from dapo_cli.learner.base import BaseLearner, Objective
+from dapo_cli.learner.kinds import check_packages, make_learner, reads_weights, weights_device
+from dapo_cli.learner.policy import DTYPES
+from dapo_cli.pretrained import Pretrained, load_weights, open_pretrained, without_weights
+from dapo_cli.protocols import RolloutEngine, Tracker
 from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.overlong import SoftOverlong
 from dapo_cli.reward.user_function import UserFunction, read_user_function
@@ -36,6 +36,7 @@ from dapo_cli.rollout.transformers_engine import TransformersEngine
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker
 from dapo_cli.tracking.manifest import Manifest, build_manifest
+from dapo_cli.tracking.profiler import StepProfiler
 from dapo_cli.tracking.provenance import Code
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.tracking.trackers import Trackers
@@ -56,6 +57,7 @@ class Inputs:
 
 def read_inputs(recipe: Recipe) -> Inputs:
     """Raises UserError for data or a model that cannot serve, and for sequences longer than the model's context."""
+    check_packages(recipe.learner)
     pretrained = open_pretrained(recipe.model)
     _check_context("", recipe.data, recipe.sampling.max_tokens, pretrained)
     prompts, record = _read_prompts("data", recipe.data, pretrained)
@@ -70,7 +72,9 @@ def read_inputs(recipe: Recipe) -> Inputs:
     return Inputs(pretrained, prompts, eval_prompts, records, reward_function)
 
 
-def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Inputs, code: Code) -> Manifest:
+def manifest_of(
+    loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Inputs, code: Code, processes: int
+) -> Manifest:
     return build_manifest(
         recipe=recipe_tree,
         origins=loaded.origins,
@@ -78,57 +82,66 @@ def manifest_of(loaded: LoadedRecipe, recipe_tree: dict[str, Any], inputs: Input
         data=inputs.data_record,
         model=inputs.pretrained.record,
         seeds={"run": loaded.recipe.run.seed},
+        processes=processes,
     )
 
 
-def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder) -> Parts:
+def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, world: World) -> Parts:
+    """Collective: every rank must call."""
     verifier = build_verifier(recipe.reward, inputs.reward_function)  # first: its workers start while the weights load
-    model = load_weights(inputs.pretrained, recipe.model)
-    _make_deterministic(recipe.run.seed, model)
-    learner = _build_learner(recipe, model, inputs.pretrained.tokenizer)
+    _make_deterministic(recipe.run.seed, world)
+    learner = _build_learner(recipe, inputs.pretrained, world)
     return Parts(
         recipe=recipe,
-        engine=_build_engine(recipe, model, inputs.pretrained.tokenizer),
+        world=world,
+        engine=_build_engine(recipe, inputs.pretrained, learner, world),
         learner=learner,
         verifier=verifier,
         shaper=SoftOverlong(recipe.overlong, recipe.sampling.max_tokens),
         sampler=DynamicSampler(
             recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(inputs.prompts, recipe.run.seed)
         ),
-        checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep),
+        checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep, world),
+        profiler=StepProfiler(folder.profile, recipe.tracking.profile_steps or (), world.rank),
         eval_prompts=inputs.eval_prompts,
     )
 
 
-def _make_deterministic(seed: int, model: Any) -> None:
+def _make_deterministic(seed: int, world: World) -> None:
     """Our own draws are keyed; the seed is for models that draw from the global state. On a CPU, gradients of repeated
     indices would else be added up by threads in any order."""
     torch.manual_seed(seed)
-    if model.device.type == "cpu":
+    if world.device.type == "cpu":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _build_engine(recipe: Recipe, model: Any, tokenizer: Any) -> RolloutEngine:
-    match recipe.rollout:
-        case TransformersRollout(max_batch_completions=max_batch_completions):
-            return TransformersEngine(model, tokenizer, max_batch_completions)
-        case _:
-            raise AssertionError(f"no engine for {type(recipe.rollout).__name__}")
-
-
-def _build_learner(recipe: Recipe, model: Any, tokenizer: Any) -> Learner:
+def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> BaseLearner:
     algorithm = recipe.algorithm
     objective = Objective(
         clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip),
         temperature=recipe.sampling.temperature,
         filter_truncated=recipe.overlong.filter_truncated,
     )
-    match recipe.learner:
-        case SingleLearnerConfig():
-            return SingleLearner(model, tokenizer, objective, recipe.optimizer, recipe.learner)
+    config = recipe.learner
+    if reads_weights(config, world):
+        model = load_weights(pretrained, recipe.model, device=weights_device(config, world))
+    else:
+        model = without_weights(pretrained.config)
+    return make_learner(config, recipe.optimizer, objective, model, world)
+
+
+def _build_engine(recipe: Recipe, pretrained: Pretrained, learner: BaseLearner, world: World) -> RolloutEngine:
+    match recipe.rollout:
+        case TransformersRollout(max_batch_completions=max_batch_completions):
+            if learner.holds_plain_model:
+                model = learner.model
+            else:
+                dtype = DTYPES[recipe.learner.compute_dtype]
+                model = load_weights(pretrained, recipe.model, device=world.device, dtype=dtype)
+            return TransformersEngine(model, pretrained.tokenizer, max_batch_completions)
         case _:
-            raise AssertionError(f"no learner for {type(recipe.learner).__name__}")
+            raise AssertionError(f"no engine for {type(recipe.rollout).__name__}")
 
 
 def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tuple[list[Prompt], dict[str, Any]]:
@@ -200,6 +213,7 @@ def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: 
 
 
 def build_tracker(recipe: Recipe, folder: RunFolder, manifest: Manifest) -> Tracker:
+    """The trackers of rank 0; other ranks have none (`Trackers([])`)."""
     trackers: list[Tracker] = [
         FileTracker(folder, recipe.tracking.rollouts_per_step),
         console_tracker(recipe.run.steps),

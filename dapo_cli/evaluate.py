@@ -2,34 +2,57 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dapo_cli.config.schema import EvalConfig
+from dapo_cli.distributed.world import World
 from dapo_cli.protocols import Metrics, RolloutEngine, Verifier
 from dapo_cli.reward.judge import cases_of
 from dapo_cli.types import Outcome, Prompt
 
 
+class _Judged(NamedTuple):
+    """What evaluation keeps of a completion."""
+
+    outcome: Outcome
+    truncated: bool
+    tokens: int
+
+
 def evaluate(
-    engine: RolloutEngine, verifier: Verifier, prompts: Sequence[Prompt], config: EvalConfig, seed: int
+    world: World,
+    engine: RolloutEngine,
+    verifier: Verifier,
+    prompts: Sequence[Prompt],
+    config: EvalConfig,
+    seed: int,
 ) -> Metrics:
     """avg@k over the prompts, its standard error over prompts, and how the completions ended.
 
     The sampling noise is the same at every evaluation of a run, so that two of them differ by the weights alone.
+    Collective: every rank must call.
     """
-    completions = engine.generate(prompts, config.samples_per_prompt, config.sampling, key=f"{seed}/eval")
-    verdicts = verifier.verify(cases_of(prompts, completions))
     k = config.samples_per_prompt
-    right = [verdict.outcome is Outcome.RIGHT for verdict in verdicts]
-    rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]
+
+    def judged(own: list[Prompt]) -> list[list[_Judged]]:
+        completions = engine.generate(own, k, config.sampling, key=f"{seed}/eval")
+        outcomes = iter(verifier.verify(cases_of(own, completions)))
+        return [
+            [_Judged(next(outcomes).outcome, each.truncated, len(each.token_ids)) for each in samples]
+            for samples in completions
+        ]
+
+    results = world.spread(prompts, judged)
+    rates = [sum(each.outcome is Outcome.RIGHT for each in samples) / k for samples in results]
     accuracy = math.fsum(rates) / len(rates)
     spread = math.fsum((rate - accuracy) ** 2 for rate in rates)
-    flat = [completion for samples in completions for completion in samples]
+    flat = [each for samples in results for each in samples]
     return {
         "eval/accuracy": accuracy,
         "eval/standard_error": math.sqrt(spread / (len(rates) - 1) / len(rates)) if len(rates) > 1 else None,
         "eval/prompts": len(prompts),
         "eval/samples_per_prompt": k,
-        "eval/truncated": sum(completion.truncated for completion in flat) / len(flat),
-        "eval/verifier_failed": sum(verdict.outcome is Outcome.FAILED for verdict in verdicts),
-        "eval/length_mean": sum(len(completion.token_ids) for completion in flat) / len(flat),
+        "eval/truncated": sum(each.truncated for each in flat) / len(flat),
+        "eval/verifier_failed": sum(each.outcome is Outcome.FAILED for each in flat),
+        "eval/length_mean": sum(each.tokens for each in flat) / len(flat),
     }

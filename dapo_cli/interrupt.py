@@ -8,11 +8,15 @@ from types import FrameType
 
 
 class StopRequest:
-    """Context manager; `requested` turns true at the first signal. The previous handlers return on exit."""
+    """Context manager; `requested` names the first signal. The previous handlers return on exit.
+
+    A `quiet` one is of one process among several: whoever started them speaks, and ends them at a second signal.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.requested: str | None = None
 
     def __enter__(self) -> "StopRequest":
@@ -24,9 +28,13 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.requested and self.quiet:
+            return
         if self.requested:
             raise KeyboardInterrupt
         self.requested = signal.Signals(number).name
+        if self.quiet:
+            return
         with contextlib.suppress(OSError):  # the terminal may be what went away
             print(
                 f"\n{self.requested}: stopping after this step, with a checkpoint (again: stop at once)",

@@ -1,6 +1,7 @@
 """A recipe's model section -> a folder on disk, its tokenizer, its weights; what cannot be trained is refused here."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model folder, its tokenizer and configuration (both read already), and its entry for the manifest."""
+    """A model, its tokenizer and configuration (both read already). `commit` is that of a hub model."""
 
+    path: str
     folder: str
+    commit: str | None
     tokenizer: Any
     config: Any
-    record: dict[str, Any]
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The entry for the manifest. Reads all files of a folder to hash them."""
+        return hub_model_record(self.path, self.commit) if self.commit else model_folder_record(self.folder)
 
     @property
     def context(self) -> int | None:
@@ -31,21 +38,19 @@ def open_pretrained(model: ModelConfig) -> Pretrained:
     Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, and an
     architecture that is no causal language model.
     """
-    folder, record = _locate(model)
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # OSError, ValueError, validation errors of huggingface_hub
-        raise UserError(f"model.path={model.path}: no readable config.json there ({_first_line(error)})") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise UserError(f"model.path={model.path}: a {config.model_type} model is no causal language model")
-    return Pretrained(folder, _open_tokenizer(AutoTokenizer, model, folder), config, record)
+    folder, commit = _find(model)
+    config = _open_config(model, folder)
+    return Pretrained(model.path, folder, commit, _open_tokenizer(model, folder), config)
 
 
-def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
-    """The `transformers` causal language model in float32, on the GPU where there is one, in evaluation mode.
+def open_config(model: ModelConfig) -> Any:
+    """The model's configuration alone. Raises UserError as `open_pretrained` does."""
+    return _open_config(model, _find(model)[0])
+
+
+def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = None, dtype: Any = None) -> Any:
+    """The `transformers` causal language model, in evaluation mode; in float32 and on the GPU where there is one,
+    unless told otherwise.
 
     Raises UserError for weights that are missing, unreadable, or do not fit the configuration.
     """
@@ -55,7 +60,8 @@ def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
     transformers.utils.logging.disable_progress_bar()  # it would tear the live display, also at the final export
     auto_model: Any = transformers.AutoModelForCausalLM
     try:
-        loaded, report = auto_model.from_pretrained(pretrained.folder, dtype=torch.float32, output_loading_info=True)
+        dtype = dtype or torch.float32
+        loaded, report = auto_model.from_pretrained(pretrained.folder, dtype=dtype, output_loading_info=True)
     except Exception as error:  # safetensors, OSError, RuntimeError: each for another kind of broken file
         raise UserError(f"model.path={model.path}: its weights do not load ({_first_line(error)})") from error
     if report["missing_keys"] or report["mismatched_keys"]:
@@ -63,10 +69,35 @@ def load_weights(pretrained: Pretrained, model: ModelConfig) -> Any:
         raise UserError(
             f"model.path={model.path}: the weight files lack or misshape {len(faulty)} tensors, the first {faulty[0]}"
         )
-    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 
-def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any:
+def without_weights(config: Any) -> Any:
+    """A model of that configuration with its weights on the meta device: shapes and names alone."""
+    import torch
+    import transformers
+
+    auto_model: Any = transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto_model.from_config(config, dtype=torch.float32).eval()
+
+
+def _open_config(model: ModelConfig, folder: str) -> Any:
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # OSError, ValueError, validation errors of huggingface_hub
+        raise UserError(f"model.path={model.path}: no readable config.json there ({_first_line(error)})") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"model.path={model.path}: a {config.model_type} model is no causal language model")
+    return config
+
+
+def _open_tokenizer(model: ModelConfig, folder: str) -> Any:
+    from transformers import AutoTokenizer
+
     # Without this check transformers makes up an empty tokenizer of the architecture's usual class.
     present = {path.name for path in Path(folder).iterdir()}
     if not present & {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json"}:
@@ -75,7 +106,7 @@ def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any
             "with tokenizer.save_pretrained"
         )
     try:
-        tokenizer = auto_tokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
         raise UserError(f"model.path={model.path}: its tokenizer does not load ({_first_line(error)})") from error
     if tokenizer.eos_token_id is None:
@@ -83,14 +114,15 @@ def _open_tokenizer(auto_tokenizer: Any, model: ModelConfig, folder: str) -> Any
     return tokenizer
 
 
-def _locate(model: ModelConfig) -> tuple[str, dict[str, Any]]:
+def _find(model: ModelConfig) -> tuple[str, str | None]:
+    """The folder, and of a hub model its commit."""
     folder = Path(model_folder(model.path)).expanduser()
     if folder.is_dir() and model.revision is not None:
         raise UserError(
             f"model.revision={model.revision}: {model.path} is a folder, which has no revisions; leave it out"
         )
     if folder.is_dir():
-        return str(folder), model_folder_record(folder)
+        return str(folder), None
     if folder.exists():
         raise UserError(f"model.path={model.path}: is a file; give the Hugging Face folder that holds it")
     if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
@@ -104,7 +136,7 @@ def _locate(model: ModelConfig) -> tuple[str, dict[str, Any]]:
         raise UserError(
             f"model.path={model.path}: no such folder, and the hub does not give it ({_first_line(error)})"
         ) from error
-    return snapshot, hub_model_record(model.path, Path(snapshot).name)
+    return snapshot, Path(snapshot).name
 
 
 def _first_line(error: Exception) -> str:

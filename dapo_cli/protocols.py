@@ -48,6 +48,8 @@ class RewardShaper(Protocol):
 
 
 class Learner(Protocol):
+    """Each method is collective: every rank must call it, with the same groups."""
+
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
         """pi_old of each group's tokens under the current weights, and the mean entropy per token in nats (None where
         there is no token)."""
@@ -57,16 +59,20 @@ class Learner(Protocol):
         """One optimizer update on one mini-batch."""
         ...
 
-    def named_weights(self) -> Iterable[tuple[str, "torch.Tensor"]]: ...
+    def take_model_flops(self) -> dict[str, float]:
+        """This rank's model FLOPs of `score` and `update` since the last call; a phase is missing where unknown."""
+        ...
+
+    def named_weights(self) -> Iterable[tuple[str, "torch.Tensor"]]:
+        """Whole weights by the plain model's names, for an engine; all of them must be read."""
+        ...
 
     def save(self, folder: Path) -> None:
         """Weights and optimizer state into `folder`."""
         ...
 
-    def load(self, folder: Path) -> None: ...
-
-    def export(self, folder: Path) -> None:
-        """A Hugging Face folder of model and tokenizer."""
+    def load(self, folder: Path) -> None:
+        """What a learner of any kind saved, on any number of ranks."""
         ...
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dapo_cli.algorithm.objective import UpdateStats
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import Recipe
+from dapo_cli.distributed.world import World
 from dapo_cli.errors import RunStopped
 from dapo_cli.evaluate import evaluate
 from dapo_cli.interrupt import StopRequest
@@ -13,7 +15,9 @@ from dapo_cli.learner.optim import learning_rate
 from dapo_cli.protocols import Learner, RewardShaper, RolloutEngine, Sampler, Tracker, Verifier
 from dapo_cli.reward.judge import judge
 from dapo_cli.tracking.clock import PhaseClock
-from dapo_cli.tracking.metrics import step_metrics, step_timings
+from dapo_cli.tracking.metrics import step_metrics
+from dapo_cli.tracking.profiler import StepProfiler
+from dapo_cli.tracking.timings import RankTimings, peak_flops, peak_memory_bytes, step_timings
 from dapo_cli.types import Group, Prompt
 
 
@@ -22,12 +26,14 @@ class Parts:
     """A recipe's parts, as `build.py` wires them."""
 
     recipe: Recipe
+    world: World
     engine: RolloutEngine
     learner: Learner
     verifier: Verifier
     shaper: RewardShaper
     sampler: Sampler
     checkpoints: Checkpoints
+    profiler: StepProfiler
     eval_prompts: Sequence[Prompt]
 
     def close(self) -> None:
@@ -37,23 +43,23 @@ class Parts:
 def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) -> None:
     """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
 
-    Raises RunStopped after saving where a signal asks for it.
+    Raises RunStopped after saving where a signal asks for it. Collective: every rank must call.
     """
     recipe, engine, learner, sampler = parts.recipe, parts.engine, parts.learner, parts.sampler
+    world = parts.world
     algorithm, clock = recipe.algorithm, PhaseClock()
+    device_peak = peak_flops(world.device, recipe.learner.compute_dtype)
     engine.sync_weights(learner.named_weights())
     if start_step == 0:
         _evaluate(parts, tracker, 0)
     for step in range(start_step + 1, recipe.run.steps + 1):
         clock.reset()
+        parts.profiler.begin(step)
         judged: list[Group] = []
         sampler.begin_step(step)
         while prompts := sampler.next_prompts():
             key = f"{recipe.run.seed}/train/{step}/{sampler.rounds}"
-            with clock("rollout"):
-                completions = engine.generate(prompts, algorithm.samples_per_prompt, recipe.sampling, key)
-            with clock("verify"):
-                groups = judge(prompts, completions, parts.verifier, parts.shaper, recipe.reward.failed_reward)
+            groups = world.spread(prompts, partial(_judged, parts, clock, key))
             sampler.keep(groups)
             judged += groups
         with clock("score"):
@@ -76,16 +82,30 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         with clock("evaluate"):
             if last or (recipe.eval.every and step % recipe.eval.every == 0):
                 _evaluate(parts, tracker, step)
-        stopping = stop.requested  # read once: a signal that comes after the save waits for the next step
+        # Read once: a signal that comes after the save waits for the next step.
+        stopping = next(filter(None, world.gather(stop.requested)), None)
         with clock("checkpoint"):
             if last or stopping or step % recipe.checkpoint.every == 0:
                 parts.checkpoints.save(step, learner, sampler)
-        tracker.timings(step, step_timings(clock, judged, fresh, kept))
+        own = RankTimings({**clock.seconds, "step": clock.total}, peak_memory_bytes(), learner.take_model_flops())
+        parts.profiler.end(step)
+        tracker.timings(step, step_timings(world.gather(own), judged, fresh, kept, device_peak))
         if stopping and not last:
             raise RunStopped(f"{stopping}: stopped after step {step} of {recipe.run.steps}; the same command goes on.")
 
 
+def _judged(parts: Parts, clock: PhaseClock, key: str, prompts: list[Prompt]) -> list[Group]:
+    """The groups of this rank's prompts of a round."""
+    recipe = parts.recipe
+    with clock("rollout"):
+        completions = parts.engine.generate(prompts, recipe.algorithm.samples_per_prompt, recipe.sampling, key)
+    with clock("verify"):
+        return judge(prompts, completions, parts.verifier, parts.shaper, recipe.reward.failed_reward)
+
+
 def _evaluate(parts: Parts, tracker: Tracker, step: int) -> None:
     if parts.eval_prompts:
-        metrics = evaluate(parts.engine, parts.verifier, parts.eval_prompts, parts.recipe.eval, parts.recipe.run.seed)
+        metrics = evaluate(
+            parts.world, parts.engine, parts.verifier, parts.eval_prompts, parts.recipe.eval, parts.recipe.run.seed
+        )
         tracker.evaluation(step, metrics)

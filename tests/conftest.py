@@ -12,6 +12,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from dapo_cli.config.shipped import model_folder
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
 
+DEVICE = torch.device(os.environ.get("DAPO_TEST_DEVICE", "cpu"))  # of the tests that a GPU may run, too
+
 
 @pytest.fixture(scope="session")
 def tokenizer():
@@ -36,7 +38,7 @@ def model(tokenizer):
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(config).eval().to(DEVICE)
 
 
 def make_prompt(tokenizer, text: str, answer: str = "0") -> Prompt:

@@ -24,6 +24,7 @@ def chunked_logprobs(
         log_p_CV = _log_softmax(hidden_NH[chunk], weight_VH, temperature)
         logprobs_N[chunk] = log_p_CV.gather(-1, targets_N[chunk, None]).squeeze(-1)
         entropy_N[chunk] = -(log_p_CV.exp() * log_p_CV).sum(-1)
+        del log_p_CV  # or the next chunk's logits come on top of it
     return logprobs_N, entropy_N
 
 
@@ -52,7 +53,8 @@ class _FusedLoss(torch.autograd.Function):
         logprobs_N = hidden_NH.new_empty(len(targets_N), dtype=torch.float32)
         loss = logprobs_N.new_zeros(())
         grad_hidden_NH = torch.empty_like(hidden_NH)
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+        trains_head = ctx.needs_input_grad[1]
+        grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if trains_head else None
         for chunk in _chunks(len(targets_N), chunk_tokens):
             grad_CV = _log_softmax(hidden_NH[chunk], weight_VH, temperature)
             targets_C1 = targets_N[chunk, None]
@@ -66,15 +68,22 @@ class _FusedLoss(torch.autograd.Function):
             grad_CV.exp_().mul_(-scale_C1).scatter_add_(-1, targets_C1, scale_C1)
             grad_CV = grad_CV.to(hidden_NH.dtype)
             torch.mm(grad_CV, weight_VH, out=grad_hidden_NH[chunk])
-            grad_weight_VH.addmm_(grad_CV.T.float(), hidden_NH[chunk].float())
-        ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype))
+            if trains_head and hidden_NH.dtype is torch.float32:
+                grad_weight_VH.addmm_(grad_CV.T, hidden_NH[chunk])
+            elif trains_head:  # products in the lower type, at its speed; their sum over chunks in float32
+                grad_weight_VH += grad_CV.T @ hidden_NH[chunk]
+            del grad_CV  # or the next chunk's logits come on top of it
+        ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype) if trains_head else None)
         ctx.mark_non_differentiable(logprobs_N)
         return loss, logprobs_N
 
     @staticmethod
     def backward(ctx, grad_loss, _):  # type: ignore[no-untyped-def]
         grad_hidden_NH, grad_weight_VH = ctx.saved_tensors
-        return grad_hidden_NH * grad_loss, grad_weight_VH * grad_loss, None, None, None, None
+        grad_hidden_NH.mul_(grad_loss)  # in place: they are as large as the weight, and used once
+        if grad_weight_VH is not None:
+            grad_weight_VH.mul_(grad_loss)
+        return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
 def _log_softmax(hidden_CH: Tensor, weight_VH: Tensor, temperature: float) -> Tensor:

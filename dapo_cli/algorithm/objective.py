@@ -42,10 +42,12 @@ def token_mean_loss(losses_N: Tensor, num_loss_tokens: int) -> Tensor:
 
 @dataclass
 class UpdateStats:
-    """Sums over the loss tokens of one or more updates; `metrics` turns them into means."""
+    """Sums over the loss tokens of one or more updates; `metrics` turns them into means. `skipped` counts updates left
+    out because a float16 gradient overflowed."""
 
     tokens: int = 0
     updates: int = 0
+    skipped: int = 0
     loss: float = 0.0
     grad_norm: float = 0.0
     clipped_high: int = 0
@@ -59,20 +61,31 @@ class UpdateStats:
         """Take in the ratios of one micro-batch; needs no gradient."""
         log_ratio_N = (logprobs_N - old_logprobs_N).double()
         ratio_N = log_ratio_N.exp()
+        dual = torch.inf if clip.dual is None else clip.dual
+        figures = (
+            ((ratio_N > 1 + clip.high) & (advantages_N > 0)).sum(),
+            ((ratio_N < 1 - clip.low) & (advantages_N < 0)).sum(),
+            ((ratio_N > dual) & (advantages_N < 0)).sum(),
+            ratio_N.min(),
+            ratio_N.max(),
+            # k3: r - 1 - log r, whose mean over tokens of the old policy estimates KL(old || new) without bias.
+            (ratio_N - 1 - log_ratio_N).sum(),
+        )
+        # Read at once: each reading waits for the device.
+        high, low, dual_clipped, smallest, largest, kl = torch.stack([each.double() for each in figures]).tolist()
         self.tokens += ratio_N.numel()
-        self.clipped_high += int(((ratio_N > 1 + clip.high) & (advantages_N > 0)).sum())
-        self.clipped_low += int(((ratio_N < 1 - clip.low) & (advantages_N < 0)).sum())
-        if clip.dual is not None:
-            self.clipped_dual += int(((ratio_N > clip.dual) & (advantages_N < 0)).sum())
-        self.ratio_min = min(self.ratio_min, ratio_N.min().item())
-        self.ratio_max = max(self.ratio_max, ratio_N.max().item())
-        # k3: r - 1 - log r, whose mean over tokens of the old policy estimates KL(old || new) without bias.
-        self.kl += (ratio_N - 1 - log_ratio_N).sum().item()
+        self.clipped_high += int(high)
+        self.clipped_low += int(low)
+        self.clipped_dual += int(dual_clipped)
+        self.ratio_min = min(self.ratio_min, smallest)
+        self.ratio_max = max(self.ratio_max, largest)
+        self.kl += kl
 
     def merge(self, other: "UpdateStats") -> "UpdateStats":
         return UpdateStats(
             tokens=self.tokens + other.tokens,
             updates=self.updates + other.updates,
+            skipped=self.skipped + other.skipped,
             loss=self.loss + other.loss,
             grad_norm=self.grad_norm + other.grad_norm,
             clipped_high=self.clipped_high + other.clipped_high,
@@ -88,9 +101,11 @@ class UpdateStats:
         no update was made."""
         if not self.updates:
             names = ("loss", "grad_norm", "clip_high", "clip_low", "clip_dual", "ratio_min", "ratio_max", "approx_kl")
-            return {"policy/updates": 0, "policy/loss_tokens": 0} | {f"policy/{name}": None for name in names}
+            counts = {"policy/updates": 0, "policy/skipped_updates": self.skipped, "policy/loss_tokens": 0}
+            return counts | {f"policy/{name}": None for name in names}
         return {
             "policy/updates": self.updates,
+            "policy/skipped_updates": self.skipped,
             "policy/loss_tokens": self.tokens,
             "policy/loss": self.loss / self.updates,
             "policy/grad_norm": self.grad_norm / self.updates,

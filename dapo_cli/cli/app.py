@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dapo_cli.cli import recipe
-from dapo_cli.errors import Diverged, RunStopped, UserError
+from dapo_cli.errors import Diverged, ForPeople, ProcessFailed, RunStopped, SelftestFailed, UserError
 
 FAULT, BAD_INPUT, STOPPED, INTERRUPTED = 1, 2, 3, 130
 
@@ -87,6 +87,28 @@ def train(
     from dapo_cli.cli.train import train as run_training
 
     run_training(recipe, overrides or [], allow_changes)
+
+
+@app.command()
+def selftest(
+    recipe: Annotated[
+        str, typer.Argument(metavar="[RECIPE]", help="A recipe file or the name of a shipped recipe.")
+    ] = "quickstart",
+    overrides: OverridesArgument = None,
+) -> None:
+    """Show that the recipe's learner computes the same updates however they are split, on this machine or cluster.
+
+    Log-probs, loss, gradient norm and updated weights of two layers of the recipe's model class with random weights, in
+    float32, under several numbers of processes and sizes of micro-batches, beside one process on everything at once.
+    The table goes into the run folder, and with it into the run's manifest.
+
+    \b
+    dapo selftest
+    dapo selftest my_recipe.yaml learner=fsdp launch.processes_per_node=8
+    """
+    from dapo_cli.cli.selftest import selftest as run_selftest
+
+    run_selftest(recipe, overrides or [])
 
 
 @app.command()
@@ -204,10 +226,18 @@ def run(arguments: list[str], *, debug: bool) -> int:
 
 
 def _tell(error: Exception) -> int:
-    """Print an error for people and give its exit code."""
+    """Print an error for people, unless another rank does, and give its exit code."""
+    if isinstance(error, ForPeople) and error.told:
+        return BAD_INPUT if isinstance(error, UserError) else STOPPED
     if isinstance(error, UserError):
         typer.echo(f"Error: {error}", err=True)
         return BAD_INPUT
+    if isinstance(error, SelftestFailed):
+        typer.echo(f"Error: {error}", err=True)
+        return FAULT
+    if isinstance(error, ProcessFailed):
+        typer.echo(f"Error: {error}", err=True)
+        return FAULT
     if isinstance(error, RunStopped | Diverged):
         typer.echo(str(error), err=True)
         return STOPPED

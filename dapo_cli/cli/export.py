@@ -19,18 +19,10 @@ def export(run: str, step: int | None, out: Path) -> None:
         raise UserError(f"{out}: exists; give the name of a new folder")
     recipe = load_recipe(str(folder.recipe_file), []).recipe
 
-    from dapo_cli.checkpoint import Checkpoints, write_folder_atomically
-    from dapo_cli.learner.single import load_weights as load_checkpoint
-    from dapo_cli.pretrained import load_weights, open_pretrained
+    from dapo_cli.checkpoint import Checkpoints
+    from dapo_cli.export import export as write_export
+    from dapo_cli.pretrained import open_pretrained
 
-    pretrained = open_pretrained(recipe.model)
-    model = load_weights(pretrained, recipe.model)
     checkpoints = Checkpoints(folder.checkpoints, recipe.checkpoint.keep)
-    found = checkpoints.read_weights(step, lambda checkpoint: load_checkpoint(model, checkpoint))
-
-    def write(target: Path) -> None:
-        model.save_pretrained(target)
-        pretrained.tokenizer.save_pretrained(target)
-
-    write_folder_atomically(out, write)
+    found = write_export(recipe, open_pretrained(recipe.model), checkpoints, step, out)
     print(f"step {found} of {run} is in {out}/")

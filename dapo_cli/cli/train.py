@@ -3,16 +3,30 @@
 import errno
 import os
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from dapo_cli.config.load import LoadedRecipe, load_recipe
-from dapo_cli.errors import RunStopped, UserError
+from dapo_cli.config.schema import SingleLearner
+from dapo_cli.distributed.launch import (
+    accept_signals,
+    check_launcher,
+    launch,
+    leave,
+    reporting_failure,
+    reports_failures,
+    started_by_launcher,
+)
+from dapo_cli.errors import ProcessFailed, RunStopped, UserError
 from dapo_cli.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from dapo_cli.build import Inputs
+    from dapo_cli.distributed.world import World
+    from dapo_cli.tracking.manifest import Manifest
 
 
 def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
@@ -23,16 +37,46 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
     """
     loaded = _load(recipe, overrides)
     folder = RunFolder(loaded.recipe.run.dir)
-    # Another number of threads adds up in another order: a resume keeps the one that the run began with.
-    recorded_threads = folder.read_manifest()["hardware"]["threads"] if folder.started else None
-    _set_threads(loaded.recipe.run.threads or recorded_threads)
+    if started_by_launcher():
+        with reporting_failure():
+            check_launcher(loaded.recipe.launch, single=isinstance(loaded.recipe.learner, SingleLearner))
+            _train(loaded, folder, allow_changes)
+            leave(0)
+    processes = loaded.recipe.launch.processes_per_node * loaded.recipe.launch.nodes
+    if processes > 1:
+        _launch(loaded, [recipe, *overrides, *(["--allow-changes"] if allow_changes else [])])
+    else:
+        _train(loaded, folder, allow_changes)
 
+
+def _launch(loaded: LoadedRecipe, arguments: list[str]) -> None:
+    """Check everything once here, so that what is wrong is said once, and before any process starts."""
     from dapo_cli.build import read_inputs
 
+    read_inputs(loaded.recipe)
+    try:
+        arguments = ["-m", "dapo_cli", "train", *arguments]
+        launch(loaded.recipe.launch, arguments, loaded.recipe.run.threads, name=loaded.recipe.run.dir)
+    except ProcessFailed as error:
+        saved = any(RunFolder(loaded.recipe.run.dir).checkpoints.glob("step_*"))
+        remedy = "\nThe same command goes on from the last checkpoint." if saved else ""
+        raise ProcessFailed(f"{error}{remedy}") from error
+
+
+def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None:
+    """This process's part of the run, which may be all of it."""
+    _set_threads(loaded.recipe.run.threads or _recorded_threads(folder))
+
+    from dapo_cli.build import read_inputs
+    from dapo_cli.distributed.world import join_world
+
     inputs = read_inputs(loaded.recipe)
-    with folder.lock():
+    world = join_world(with_group=not isinstance(loaded.recipe.learner, SingleLearner))
+    with ExitStack() as stack:
+        world.on_main(lambda: stack.enter_context(folder.lock()))
+        _check_ranks(loaded, inputs, folder, world)
         try:
-            _run(loaded, inputs, folder, allow_changes)
+            _run(loaded, inputs, folder, allow_changes, world)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -40,7 +84,9 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
                 f"{folder.path}: the disk is full. What was saved before is whole: free some space and run the same "
                 "command to go on."
             ) from error
-    _print_summary(folder)
+        world.barrier()
+    if world.is_main:
+        _print_summary(folder)
 
 
 def _load(recipe: str, overrides: Sequence[str]) -> LoadedRecipe:
@@ -51,6 +97,51 @@ def _load(recipe: str, overrides: Sequence[str]) -> LoadedRecipe:
     if any(override.startswith("run.dir=") for override in overrides):
         raise UserError(f"{recipe} is a run folder, which is continued where it is: leave run.dir out")
     return load_recipe(str(folder.recipe_file), [*overrides, f"run.dir={folder.path}"])
+
+
+def _check_ranks(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, world: "World") -> None:
+    """All ranks must run the same recipe, data and code, and see the same run folder. Raises UserError."""
+    if world.size == 1:
+        return
+    from dapo_cli.tracking.manifest import differences
+    from dapo_cli.tracking.provenance import package_versions, read_code
+
+    own = {
+        "recipe": _tree(loaded),
+        "data": inputs.data_record,
+        "model": {"config": inputs.pretrained.config.to_dict()},
+        "code": read_code().record,
+        "packages": package_versions(),
+    }
+    first, lock = world.gather((own, folder.lock_file.read_bytes() if world.is_main else b""))[0]
+
+    def check() -> None:
+        different = [line.partition(":")[0] for line in differences(first, own)]
+        if different:
+            raise UserError(
+                f"rank {world.rank} differs from rank 0 in {', '.join(different)}: start the same on all nodes"
+            )
+        for _ in range(20):  # a shared file system may take a while to show a new file
+            if folder.lock_file.exists() and folder.lock_file.read_bytes() == lock:
+                return
+            time.sleep(0.5)
+        raise UserError(f"run.dir={folder.path}: rank {world.rank} sees another folder there than rank 0; share it")
+
+    world.everywhere(check)
+
+
+def _tree(loaded: LoadedRecipe) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    return cast(dict[str, Any], OmegaConf.to_container(loaded.config, enum_to_str=True))
+
+
+def _recorded_threads(folder: RunFolder) -> int | None:
+    """Another number of threads adds up in another order: a resume of one process keeps the one that it began with."""
+    if started_by_launcher() or not folder.started:
+        return None
+    manifest = folder.read_manifest()
+    return manifest["hardware"]["threads"] if manifest["processes"] == 1 else None
 
 
 def _set_threads(threads: int | None) -> None:
@@ -65,20 +156,49 @@ def _set_threads(threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool) -> None:
-    from omegaconf import OmegaConf
-
-    from dapo_cli.build import build_parts, build_tracker, manifest_of
-    from dapo_cli.checkpoint import write_folder_atomically
-    from dapo_cli.config.resolved import to_yaml
+def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World") -> None:
+    from dapo_cli.build import build_parts, build_tracker
+    from dapo_cli.checkpoint import Checkpoints
+    from dapo_cli.export import export
     from dapo_cli.interrupt import StopRequest
-    from dapo_cli.tracking.manifest import differences, resumed
-    from dapo_cli.tracking.provenance import read_code
+    from dapo_cli.tracking.trackers import Trackers
     from dapo_cli.train import train as train_loop
 
-    steps, code = loaded.recipe.run.steps, read_code()
-    tree = cast(dict[str, Any], OmegaConf.to_container(loaded.config, enum_to_str=True))
-    manifest = manifest_of(loaded, tree, inputs, code)
+    steps = loaded.recipe.run.steps
+    begin = world.on_main(lambda: _compare(loaded, inputs, folder, allow_changes, world))
+    with (
+        StopRequest(quiet=reports_failures() or not world.is_main) as stop,
+        closing(build_parts(loaded.recipe, inputs, folder, world)) as parts,
+    ):
+        accept_signals()
+        start_step = parts.checkpoints.restore(parts.learner, parts.sampler) if begin.recorded else 0
+        manifest = world.on_main(lambda: _open(loaded, folder, begin, start_step))
+        tracker = build_tracker(loaded.recipe, folder, manifest) if world.is_main else Trackers([])
+        with closing(tracker):
+            train_loop(parts, tracker, start_step, stop)
+        if start_step < steps or not world.on_main(folder.export.exists):
+            checkpoints = Checkpoints(folder.checkpoints, loaded.recipe.checkpoint.keep)
+            world.on_main(lambda: export(loaded.recipe, inputs.pretrained, checkpoints, None, folder.export))
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """The manifest of this start, the one found in the folder (None: a new run), and how they differ."""
+
+    manifest: "Manifest"
+    patch: bytes
+    recorded: "Manifest | None"
+    changes: list[str]
+
+
+def _compare(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World") -> _Begin:
+    """Raises UserError where the folder holds another run."""
+    from dapo_cli.build import manifest_of
+    from dapo_cli.tracking.manifest import differences
+    from dapo_cli.tracking.provenance import read_code
+
+    code = read_code()
+    manifest = manifest_of(loaded, _tree(loaded), inputs, code, world.size)
     recorded = folder.read_manifest() if folder.started else None
     changes = differences(recorded, manifest) if recorded else []
     if changes and not allow_changes:
@@ -86,25 +206,29 @@ def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_change
             "\n  ".join([f"run.dir={folder.path} holds a run that differs:", *changes])
             + "\nGive another run.dir for a new run, or --allow-changes to go on with this one all the same."
         )
-    with StopRequest() as stop, closing(build_parts(loaded.recipe, inputs, folder)) as parts:
-        start_step = 0
-        if recorded is None:
-            folder.start(manifest, to_yaml(loaded), code.patch)
-        else:
-            start_step = parts.checkpoints.restore(parts.learner, parts.sampler)
-            if start_step > steps:
-                raise UserError(f"run.steps={steps}: the run in {folder.path} is already at step {start_step}")
-            folder.rewind(start_step)
-            manifest = resumed(recorded, manifest, start_step, changes)
-            if changes:
-                folder.change(manifest, to_yaml(loaded), code.patch, start_step)
-            else:
-                folder.write_manifest(manifest)
-            print(f"{folder.path}: going on after step {start_step} of {steps}", file=sys.stderr)
-        with closing(build_tracker(loaded.recipe, folder, manifest)) as tracker:
-            train_loop(parts, tracker, start_step, stop)
-        if start_step < steps or not folder.export.exists():
-            write_folder_atomically(folder.export, parts.learner.export)
+    return _Begin(manifest, code.patch, recorded, changes)
+
+
+def _open(loaded: LoadedRecipe, folder: RunFolder, begin: _Begin, start_step: int) -> "Manifest":
+    """Lay the folder out for a new run, or rewind it to where the run goes on. Returns the manifest that holds."""
+    from dapo_cli.config.resolved import to_yaml
+    from dapo_cli.tracking.manifest import resumed
+
+    tested = {"selftest": folder.read_selftest(), "processes": begin.manifest["processes"]}
+    if begin.recorded is None:
+        folder.start(begin.manifest | tested, to_yaml(loaded), begin.patch)
+        return begin.manifest | tested
+    steps = loaded.recipe.run.steps
+    if start_step > steps:
+        raise UserError(f"run.steps={steps}: the run in {folder.path} is already at step {start_step}")
+    folder.rewind(start_step)
+    manifest = resumed(begin.recorded, begin.manifest, start_step, begin.changes) | tested
+    if begin.changes:
+        folder.change(manifest, to_yaml(loaded), begin.patch, start_step)
+    else:
+        folder.write_manifest(manifest)
+    print(f"{folder.path}: going on after step {start_step} of {steps}", file=sys.stderr)
+    return manifest
 
 
 def _print_summary(folder: RunFolder) -> None:

@@ -7,8 +7,10 @@ reference page are generated from this file. Sections whose choice changes the k
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
-from omegaconf import MISSING
+# OmegaConf's mark of a value that a recipe must give. Spelled out, so that learners need no more than torch.
+MISSING: Any = "???"
 
 
 class Instruction(Enum):
@@ -24,6 +26,12 @@ class OnCap(Enum):
 class Surplus(Enum):
     discard = "discard"
     carry = "carry"
+
+
+class Precision(Enum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 class WandbMode(Enum):
@@ -229,15 +237,56 @@ class OptimizerConfig:
 
 @dataclass
 class LearnerConfig:
-    # Tokens of one micro-batch, padding included: bounds the memory of activations.
+    # Tokens of one micro-batch: bounds the memory of activations.
     micro_batch_tokens: int = 16384
     # Tokens whose logits exist at a time: bounds logits memory to this many rows of the vocabulary.
-    logits_chunk_tokens: int = 1024
+    logits_chunk_tokens: int = 512
+    # Type of the forward and backward pass; weights, their updates and reductions over ranks stay float32.
+    compute_dtype: Precision = Precision.float32
+    # Compute logits in float32 whatever compute_dtype is (ScaleRL, arXiv:2510.13786).
+    fp32_head: bool = False
+    # Keep only each layer's input for the backward pass and compute the rest again: less memory, about a third more
+    # time.
+    activation_checkpointing: bool = False
+    # Liger's fused kernels for norms, rotary embedding and MLP; on GPUs only.
+    liger_kernels: bool = False
+    # Train low-rank adapters of this rank instead of all weights; null trains all.
+    lora_rank: int | None = None
+    # Adapters count by lora_alpha / lora_rank.
+    lora_alpha: int = 32
 
 
 @dataclass
 class SingleLearner(LearnerConfig):
     pass
+
+
+@dataclass
+class FsdpLearner(LearnerConfig):
+    # Keep weights, gradients and optimizer state in host memory between uses.
+    cpu_offload: bool = False
+
+
+@dataclass
+class DeepspeedLearner(LearnerConfig):
+    # What ZeRO splits over ranks: 1 optimizer state, 2 gradients too, 3 weights too.
+    zero_stage: int = 2
+    # Keep optimizer state, and update weights, in host memory.
+    offload_optimizer: bool = False
+    # Keep weights in host memory between uses; stage 3 only.
+    offload_parameters: bool = False
+
+
+@dataclass
+class LaunchConfig:
+    # Processes on each node, one a GPU; more than one, or more nodes, need learner fsdp or deepspeed.
+    processes_per_node: int = 1
+    # Nodes; the same command is started once on each.
+    nodes: int = 1
+    # HOST:PORT of one of the nodes, the same on all, by which they find each other; needed for more than one node.
+    rendezvous: str | None = None
+    # Times that all processes are started again, from the last checkpoint, after one of them failed.
+    max_restarts: int = 0
 
 
 @dataclass
@@ -263,6 +312,8 @@ class CheckpointConfig:
 class TrackingConfig:
     # Judged completions stored in rollouts/ per step.
     rollouts_per_step: int = 16
+    # Steps whose trace by torch's profiler goes into profile/, one file a rank; null for none.
+    profile_steps: list[int] | None = None
     # Weights & Biases: not at all, into a local folder, or live.
     wandb: WandbMode = WandbMode.disabled
     # Weights & Biases project.
@@ -283,6 +334,7 @@ class Recipe:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learner: LearnerConfig = MISSING
     eval: EvalConfig = field(default_factory=EvalConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
@@ -297,5 +349,5 @@ OPTIONS: dict[str, dict[str, type]] = {
         "strict_boxed": StrictBoxedReward,
         "python": PythonReward,
     },
-    "learner": {"single": SingleLearner},
+    "learner": {"single": SingleLearner, "fsdp": FsdpLearner, "deepspeed": DeepspeedLearner},
 }

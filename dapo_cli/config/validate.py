@@ -2,12 +2,22 @@
 
 import inspect
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from dapo_cli.config.keys import shown
-from dapo_cli.config.schema import ArithmeticData, Recipe, RewardConfig, Surplus, TransformersRollout
+from dapo_cli.config.schema import (
+    ArithmeticData,
+    DeepspeedLearner,
+    Precision,
+    Recipe,
+    RewardConfig,
+    SingleLearner,
+    Surplus,
+    TransformersRollout,
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,12 @@ RANGES: dict[str, Range] = {
     "OptimizerConfig.max_grad_norm": POSITIVE,
     "LearnerConfig.micro_batch_tokens": COUNT,
     "LearnerConfig.logits_chunk_tokens": COUNT,
+    "LearnerConfig.lora_rank": Range(at_least=1, at_most=4096),
+    "LearnerConfig.lora_alpha": POSITIVE,
+    "DeepspeedLearner.zero_stage": Range(at_least=1, at_most=3),
+    "LaunchConfig.processes_per_node": Range(at_least=1, at_most=1024),
+    "LaunchConfig.nodes": Range(at_least=1, at_most=10**5),
+    "LaunchConfig.max_restarts": COUNT_OR_OFF,
     "EvalConfig.every": COUNT_OR_OFF,
     "EvalConfig.samples_per_prompt": COUNT,
     "CheckpointConfig.every": COUNT,
@@ -93,6 +109,7 @@ REASONS = {
     "AlgorithmConfig.samples_per_prompt": "a group of one has no mean to differ from",
     "AlgorithmConfig.dual_clip": "null switches it off",
     "RewardConfig.memory_limit_mib": "null sets no limit; a worker with sympy takes about 200",
+    "LearnerConfig.lora_rank": "null trains all weights",
     "RunConfig.threads": "null leaves torch's choice",
     "SamplerConfig.oversample": "1 asks for exactly what the expected yield calls for",
 }
@@ -100,7 +117,7 @@ REASONS = {
 
 def problems(recipe: Recipe) -> list[str]:
     """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
-    rules = (_batch_rules, _sampling_rules, _data_rules)
+    rules = (_batch_rules, _sampling_rules, _data_rules, _learner_rules, _tracking_rules)
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
 
@@ -201,4 +218,36 @@ def _data_rules(recipe: Recipe) -> Iterator[str]:
             yield (
                 f"data.held_out and eval.data.held_out are both {shown(train)}: the run would train on its evaluation "
                 f"set; change one of them"
+            )
+
+
+def _tracking_rules(recipe: Recipe) -> Iterator[str]:
+    for step in recipe.tracking.profile_steps or ():
+        if not 1 <= step <= recipe.run.steps:
+            yield f"tracking.profile_steps has {step}: steps are 1 to run.steps = {recipe.run.steps}"
+
+
+def _learner_rules(recipe: Recipe) -> Iterator[str]:
+    launch, learner = recipe.launch, recipe.learner
+    processes = launch.nodes * launch.processes_per_node
+    if processes > 1 and isinstance(learner, SingleLearner):
+        yield (
+            f"launch.nodes x launch.processes_per_node = {processes} processes, but learner single is one process; "
+            f"choose learner=fsdp or learner=deepspeed"
+        )
+    if launch.nodes > 1 and launch.rendezvous is None:
+        yield (
+            f"launch.nodes = {launch.nodes} without launch.rendezvous: nodes find each other there; set it to "
+            f"HOST:PORT of one of them, the same on all"
+        )
+    host, _, port = (launch.rendezvous or "host:1").rpartition(":")
+    if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:]+\]", host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+        yield f"launch.rendezvous = {launch.rendezvous}: must be HOST:PORT, for example node1:29400"
+    if isinstance(learner, DeepspeedLearner):
+        if learner.compute_dtype is Precision.float16:
+            yield "learner.compute_dtype = float16: learner deepspeed computes in float32 or bfloat16; choose one"
+        if learner.offload_parameters and learner.zero_stage < 3:
+            yield (
+                f"learner.offload_parameters = true with learner.zero_stage = {learner.zero_stage}: only stage 3 "
+                f"splits the weights; set it to 3, or offload_parameters to false"
             )

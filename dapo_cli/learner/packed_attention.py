@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -22,10 +23,11 @@ NAME = "sdpa_packed"
 
 @dataclass(frozen=True)
 class Layout:
-    """`gather_BS` names the packed token at each place of each row (padding: any token); `scatter_M` is, for each
-    packed token, one place of the flattened rows where it stands."""
+    """Each of `gathers_BS`, blocks of rows of similar length, names the packed token at each place of each row
+    (padding: any token); `scatter_M` is, for each packed token, one place of all blocks' flattened rows where it
+    stands."""
 
-    gather_BS: Tensor
+    gathers_BS: tuple[Tensor, ...]
     scatter_M: Tensor
 
 
@@ -37,28 +39,48 @@ def packed_attention(
     attention_mask: Tensor | None,
     layout: Layout | None = None,
     sliding_window: int | None = None,
+    scaling: float | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """`transformers`' scaled-dot-product attention; with a `layout`, query [1, H, M, D] and key and value are
-    packed."""
+    """`transformers`' scaled-dot-product attention; with a `layout`, query [1, H, M, D] and key and value
+    [1, H_kv, M, D] are packed, and the result is [1, M, H, D]."""
     if layout is None:
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, sliding_window=sliding_window, **kwargs
+            module, query, key, value, attention_mask, sliding_window=sliding_window, scaling=scaling, **kwargs
         )
-    width = layout.gather_BS.shape[1]
-    band = None
-    if sliding_window is not None and width > sliding_window:
-        distance = torch.arange(width, device=query.device)[:, None] - torch.arange(width, device=query.device)
-        band = ((distance >= 0) & (distance < sliding_window))[None, None]
-    query, key, value = (_gather(states, layout) for states in (query, key, value))
-    output_BSHD, _ = sdpa_attention_forward(module, query, key, value, band, **kwargs)
-    return output_BSHD.flatten(0, 1).index_select(0, layout.scatter_M)[None], None
+    grouped = key.shape[1] != query.shape[1]
+    if grouped and query.device.type == "cuda" and query.dtype is torch.float32:
+        # CUDA's kernels for float32 know no groups; without this, torch would write out all S x S scores.
+        key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+        grouped = False
+    outputs = []
+    for gather_BS in layout.gathers_BS:
+        band = _band(gather_BS.shape[1], sliding_window, query.device)
+        rows_BHSD = scaled_dot_product_attention(
+            _gather(query, gather_BS),
+            _gather(key, gather_BS),
+            _gather(value, gather_BS),
+            attn_mask=band,
+            is_causal=band is None,
+            scale=scaling,
+            enable_gqa=grouped,
+        )
+        outputs.append(rows_BHSD.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, layout.scatter_M)[None], None
 
 
-def _gather(states_1HMD: Tensor, layout: Layout) -> Tensor:
+def _band(width: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
+    """Which keys each query of a row sees, where that is not all before it."""
+    if sliding_window is None or width <= sliding_window:
+        return None
+    distance = torch.arange(width, device=device)[:, None] - torch.arange(width, device=device)
+    return ((distance >= 0) & (distance < sliding_window))[None, None]
+
+
+def _gather(states_1HMD: Tensor, gather_BS: Tensor) -> Tensor:
     """Packed [1, H, M, D] to rows [B, H, S, D]."""
-    rows_BSHD = states_1HMD[0].transpose(0, 1).index_select(0, layout.gather_BS.flatten())
-    return rows_BSHD.unflatten(0, layout.gather_BS.shape).transpose(1, 2)
+    rows_BSHD = states_1HMD[0].transpose(0, 1).index_select(0, gather_BS.flatten())
+    return rows_BSHD.unflatten(0, gather_BS.shape).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -11,7 +11,7 @@ from dapo_cli.tracking.provenance import Code, hardware, package_versions
 Manifest = dict[str, Any]
 
 # Recipe keys that decide where results go and how often state is saved, but no number: they may change at a resume.
-FREE_KEYS = ("run.dir", "checkpoint.", "tracking.")
+FREE_KEYS = ("run.dir", "checkpoint.", "tracking.", "launch.")
 
 SHOWN_HASH_CHARACTERS = 12
 
@@ -24,6 +24,7 @@ def build_manifest(
     data: Sequence[dict[str, Any]],
     model: dict[str, Any],
     seeds: dict[str, int],
+    processes: int = 1,
 ) -> Manifest:
     """All that says which run this is. The environment variables stay out: they hold keys and passwords.
 
@@ -42,6 +43,7 @@ def build_manifest(
         "packages": package_versions(),
         "python": sys.version.split()[0],
         "hardware": hardware(),
+        "processes": processes,
         "resumes": [],
     }
     return jsonable(manifest)
@@ -64,7 +66,13 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
 
 def resumed(recorded: Manifest, current: Manifest, step: int, changes: Sequence[str]) -> Manifest:
     """The manifest of a run that goes on after `step`: what holds from here on, its start, and one more resume."""
-    resume = {"time": current["started"], "step": step, "command": current["command"], "changes": list(changes)}
+    resume = {
+        "time": current["started"],
+        "step": step,
+        "command": current["command"],
+        "processes": current["processes"],
+        "changes": list(changes),
+    }
     now = current if changes else recorded
     return {**now, "started": recorded["started"], "resumes": [*recorded["resumes"], resume]}
 

@@ -1,14 +1,11 @@
 """Figures of a step from its judged groups: pure functions. None means that there was nothing to measure."""
 
-import resource
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import fsum
 
 import numpy as np
 
 from dapo_cli.protocols import Metrics
-from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.types import Group, Outcome, Rollout
 
 NGRAM = 4  # tokens; short enough to catch a repeated line of working, long enough that ordinary prose scores near zero
@@ -26,7 +23,10 @@ SECTIONS = (
     "verifier",
     "eval",
     "seconds",
+    "slowest_rank",
     "tokens_per_s",
+    "tflops_per_s",
+    "mfu",
     "memory",
 )
 
@@ -48,7 +48,7 @@ def step_metrics(judged: Sequence[Group], kept: Sequence[Group], alarm_failed_sh
     }
 
 
-def prefixed(prefix: str, metrics: Metrics) -> Metrics:
+def prefixed(prefix: str, metrics: Mapping[str, float | int | None]) -> Metrics:
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
@@ -120,30 +120,9 @@ def mean(values: Sequence[float]) -> float | None:
     return fsum(values) / len(values) if values else None
 
 
-def step_timings(clock: PhaseClock, judged: Sequence[Group], scored: Sequence[Group], kept: Sequence[Group]) -> Metrics:
-    """Seconds of each phase and of the whole step, completion tokens per second of each, peak memory."""
-    return {
-        **prefixed("seconds", {**clock.seconds, "step": clock.total}),
-        "seconds/per_verdict": clock.seconds["verify"] / len(rollouts_of(judged)) if judged else None,
-        "tokens_per_s/rollout": per_second(num_tokens(judged), clock.seconds["rollout"]),
-        "tokens_per_s/score": per_second(num_tokens(scored), clock.seconds["score"]),
-        "tokens_per_s/update": per_second(num_tokens(kept), clock.seconds["update"]),
-        "memory/peak_bytes": peak_memory_bytes(),
-    }
-
-
 def num_tokens(groups: Sequence[Group]) -> int:
     return sum(len(rollout.completion.token_ids) for rollout in rollouts_of(groups))
 
 
-def per_second(count: int, seconds: float) -> float | None:
+def per_second(count: float, seconds: float) -> float | None:
     return count / seconds if seconds else None
-
-
-def peak_memory_bytes() -> int:
-    """Most memory held at a time since the process began: the GPU's where torch uses one, else this process's own."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

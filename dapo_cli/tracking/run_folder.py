@@ -9,6 +9,8 @@ evals.jsonl                   one line an evaluation
 rollouts/step_000001.jsonl    a sample of the step's judged completions
 checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
+profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profile_steps asks for it
+selftest.json                 what `dapo selftest` found for this recipe, where it was asked
 until_step_000003/            manifest, recipe and patch that held so far, where a resume with changes was allowed
 lock                          the process that writes here
 """
@@ -43,6 +45,8 @@ class RunFolder:
         self.rollouts = self.path / "rollouts"
         self.checkpoints = self.path / "checkpoints"
         self.export = self.path / "export"
+        self.profile = self.path / "profile"
+        self.selftest_file = self.path / "selftest.json"
         self.lock_file = self.path / "lock"
 
     def rollouts_file(self, step: int) -> Path:
@@ -106,6 +110,13 @@ class RunFolder:
         if patch:
             write_atomically(self.patch_file, patch)
         self.write_manifest(manifest)
+
+    def write_selftest(self, record: dict[str, Any]) -> None:
+        make_folder(self.path)
+        write_atomically(self.selftest_file, json_document(record))
+
+    def read_selftest(self) -> dict[str, Any] | None:
+        return json.loads(self.selftest_file.read_bytes()) if self.selftest_file.exists() else None
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         write_atomically(self.manifest_file, json_document(manifest))

@@ -55,7 +55,9 @@ def prompts_of(args, tokenizer, count: int):
 def run_dapo(args) -> dict:
     from dapo_cli.algorithm.objective import Clip
     from dapo_cli.config.schema import LearnerConfig, ModelConfig, OptimizerConfig, SamplingConfig
-    from dapo_cli.learner.single import Objective, SingleLearner
+    from dapo_cli.distributed.world import World
+    from dapo_cli.learner.base import Objective
+    from dapo_cli.learner.single import SingleLearner
     from dapo_cli.pretrained import load_weights, open_pretrained
     from dapo_cli.rollout.transformers_engine import TransformersEngine
     from dapo_cli.tracking.clock import PhaseClock
@@ -70,8 +72,8 @@ def run_dapo(args) -> dict:
     if args.fixed:
         engine.eos_ids = []
     learner = SingleLearner(
+        World(device=model.device),
         model,
-        pretrained.tokenizer,
         Objective(Clip(0.2, 0.28), temperature=1.0, filter_truncated=False),
         OptimizerConfig(lr=1e-6, warmup_steps=0),
         LearnerConfig(micro_batch_tokens=args.micro_rows * (widest + args.tokens)),

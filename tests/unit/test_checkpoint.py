@@ -96,7 +96,7 @@ def test_a_folder_left_unfinished_by_a_kill_is_no_checkpoint(model, tmp_path):
 def test_a_damaged_checkpoint_is_named_with_the_remedy(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(7, make_learner(model), make_sampler())
-    weights = tmp_path / "step_000007" / "model.safetensors"
+    weights = tmp_path / "step_000007" / "__0_0.distcp"
     whole = weights.read_bytes()
     flipped = bytes([*whole[:-9], whole[-9] ^ 0x40, *whole[-8:]])
     for damaged in (whole[:100], flipped):

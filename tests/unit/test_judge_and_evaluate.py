@@ -5,6 +5,7 @@ import math
 import pytest
 
 from dapo_cli.config.schema import EvalConfig, OverlongConfig
+from dapo_cli.distributed.world import World
 from dapo_cli.evaluate import evaluate
 from dapo_cli.reward.judge import judge
 from dapo_cli.reward.overlong import SoftOverlong
@@ -49,7 +50,7 @@ def test_evaluation_is_the_mean_over_prompts_with_its_standard_error():
             texts = {"a": ["1", "1", "1", "hang"], "b": ["2", "0", "0", "0"]}
             return [[completion(p.uid, i, text) for i, text in enumerate(texts[p.uid])] for p in prompts]
 
-    metrics = evaluate(Engine(), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=4), seed=7)
+    metrics = evaluate(World(), Engine(), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=4), seed=7)
     assert metrics["eval/accuracy"] == 0.5  # rates 0.75 and 0.25
     assert metrics["eval/standard_error"] == pytest.approx(math.sqrt(0.125 / 2))
     assert metrics["eval/verifier_failed"] == 1

@@ -134,8 +134,8 @@ def test_a_resume_is_recorded_and_the_manifest_says_what_holds(manifest: dict) -
     assert once["recipe"]["optimizer"]["lr"] == 0.5
     assert once["started"] == twice["started"] == manifest["started"]
     assert twice["resumes"] == [
-        {"time": "later", "step": 12, "command": ["dapo", "now"], "changes": ["optimizer.lr: …"]},
-        {"time": "later", "step": 20, "command": ["dapo", "now"], "changes": []},
+        {"time": "later", "step": 12, "command": ["dapo", "now"], "processes": 1, "changes": ["optimizer.lr: …"]},
+        {"time": "later", "step": 20, "command": ["dapo", "now"], "processes": 1, "changes": []},
     ]
     assert run_id(twice) == run_id(manifest) != run_id(now)
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from dapo_cli.errors import UserError
 from dapo_cli.learner.micro_batches import TokenSequence, pack
-from tests.conftest import make_group
+from tests.conftest import DEVICE, make_group
 from tests.unit.test_single_learner import make_learner, sequence_logprobs
 
 SIZES = {
@@ -43,7 +43,7 @@ GROUPS = [
 
 def random_model(config_class, model_class, **keys):
     torch.manual_seed(0)
-    return model_class(config_class(**SIZES | keys)).eval()
+    return model_class(config_class(**SIZES | keys)).eval().to(DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -65,26 +65,25 @@ def test_packed_logprobs_equal_each_sequence_alone(config_class, model_class, ke
     for group, result in zip(GROUPS, scored, strict=True):
         for index, values in enumerate(result.old_logprobs):
             with torch.no_grad():
-                np.testing.assert_allclose(values, sequence_logprobs(plain, group, index), atol=2e-5)
+                np.testing.assert_allclose(values, sequence_logprobs(plain, group, index).cpu(), atol=2e-5)
 
 
 def test_a_prompt_is_laid_out_once():
     a, b = (3, 4, 5), (6, 7)
     batch = pack(
-        [TokenSequence(a, (8, 9)), TokenSequence(b, (10,)), TokenSequence(a, (11,))], [0, 1, 2], torch.device("cpu")
+        [TokenSequence(a, (8, 9)), TokenSequence(a, (11,)), TokenSequence(b, (10,))], [0, 1, 2], torch.device("cpu")
     )
-    assert batch.token_ids_M.tolist() == [3, 4, 5, 8, 9, 6, 7, 10, 11]
-    assert batch.positions_M.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
-    rows = batch.token_ids_M[batch.layout.gather_BS].tolist()
-    assert [row[:length] for row, length in zip(rows, (5, 3, 4), strict=True)] == [
-        [3, 4, 5, 8, 9],
-        [6, 7, 10],
-        [3, 4, 5, 11],
-    ]
-    flat = batch.token_ids_M[batch.layout.gather_BS].flatten()
+    assert batch.token_ids_M.tolist() == [3, 4, 5, 8, 9, 11, 6, 7, 10]
+    assert batch.positions_M.tolist() == [0, 1, 2, 3, 4, 3, 0, 1, 2]
+    # Rows of similar length stand in one block: 4 is 0.8 of 5, and 3 is not 0.75 of it.
+    blocks = [batch.token_ids_M[gather_BS] for gather_BS in batch.layout.gathers_BS]
+    assert [block.shape for block in blocks] == [(2, 5), (1, 3)]
+    assert blocks[0].tolist() == [[3, 4, 5, 8, 9], [3, 4, 5, 11, 3]]  # padded by any token
+    assert blocks[1].tolist() == [[6, 7, 10]]
+    flat = torch.cat([block.flatten() for block in blocks])
     assert flat[batch.layout.scatter_M].tolist() == batch.token_ids_M.tolist()
-    assert batch.targets_N.tolist() == [8, 9, 10, 11]
-    assert batch.token_ids_M[batch.sources_N].tolist() == [5, 8, 7, 5]
+    assert batch.targets_N.tolist() == [8, 9, 11, 10]
+    assert batch.token_ids_M[batch.sources_N].tolist() == [5, 8, 5, 7]
 
 
 def phi_with_biased_head():
@@ -94,7 +93,11 @@ def phi_with_biased_head():
 
 
 def mamba():
-    return MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    return (
+        MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4))
+        .eval()
+        .to(DEVICE)
+    )
 
 
 @pytest.mark.parametrize(("make", "words"), [(phi_with_biased_head, "a phi model"), (mamba, "a mamba model")])

@@ -237,7 +237,53 @@ BAD: dict[str, tuple[str, list[str], list[str]]] = {
         [],
         ["mine.yaml:1", "singel", "did you mean single?"],
     ),
-    "unknown option by override": (DEFAULTS + BODY, ["learner=fsdq"], ["learner=fsdq", "options: single"]),
+    "many processes of one": (
+        DEFAULTS + BODY,
+        ["launch.processes_per_node=8"],
+        ["launch.nodes x launch.processes_per_node = 8", "learner=fsdp or learner=deepspeed"],
+    ),
+    "nodes without a place to meet": (DEFAULTS + BODY, ["launch.nodes=2", "learner=fsdp"], ["launch.rendezvous"]),
+    "rendezvous without port": (
+        DEFAULTS + BODY,
+        ["launch.rendezvous=node1"],
+        ["launch.rendezvous = node1", "HOST:PORT"],
+    ),
+    "rendezvous with a port too high": (
+        DEFAULTS + BODY,
+        ["launch.rendezvous=node1:99999"],
+        ["node1:99999", "HOST:PORT"],
+    ),
+    "rendezvous with port 0": (DEFAULTS + BODY, ["launch.rendezvous=node1:0"], ["node1:0", "HOST:PORT"]),
+    "rendezvous with scheme": (
+        DEFAULTS + BODY,
+        ["launch.rendezvous=http://node1:80"],
+        ["http://node1:80", "HOST:PORT"],
+    ),
+    "stage of ZeRO": (
+        DEFAULTS + BODY,
+        ["learner=deepspeed", "learner.zero_stage=4"],
+        ["learner.zero_stage = 4", "at most 3"],
+    ),
+    "weights of stage 2 offloaded": (
+        DEFAULTS + BODY,
+        ["learner=deepspeed", "learner.offload_parameters=true"],
+        ["learner.offload_parameters = true", "stage = 2"],
+    ),
+    "float16 in DeepSpeed": (
+        DEFAULTS + BODY,
+        ["learner=deepspeed", "learner.compute_dtype=float16"],
+        ["learner.compute_dtype = float16", "bfloat16"],
+    ),
+    "profile of a step that never comes": (
+        DEFAULTS + BODY,
+        ["tracking.profile_steps=[0,1]"],
+        ["tracking.profile_steps has 0", "run.steps"],
+    ),
+    "unknown option by override": (
+        DEFAULTS + BODY,
+        ["learner=fsdq"],
+        ["learner=fsdq", "fsdp", "single", "did you mean fsdp?"],
+    ),
     "unknown group": (
         DEFAULTS.replace("- learner", "- lerner") + BODY,
         [],

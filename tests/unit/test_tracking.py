@@ -20,22 +20,20 @@ from rich.console import Console
 
 from dapo_cli.config.schema import TrackingConfig, WandbMode
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
 from dapo_cli.tracking.files import json_line, read_lines, write_atomically
 from dapo_cli.tracking.metrics import (
     in_order,
     length_metrics,
-    peak_memory_bytes,
     repeated_ngram_share,
     rollout_metrics,
     step_metrics,
-    step_timings,
     verifier_metrics,
 )
 from dapo_cli.tracking.run_folder import MANIFEST_KEYS, RunFolder
 from dapo_cli.tracking.summary import summary_lines
+from dapo_cli.tracking.timings import RankTimings, peak_memory_bytes, step_timings
 from dapo_cli.tracking.trackers import Trackers
 from dapo_cli.tracking.wandb_tracker import WandbTracker, run_id
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, Verdict
@@ -135,15 +133,29 @@ def test_in_order_depends_on_no_insertion_order_of_sections():
 
 
 def test_step_timings_by_hand():
-    clock = PhaseClock()
-    clock.seconds = {"rollout": 2.0, "verify": 0.5, "score": 0.25, "update": 0.0}
+    seconds = {"rollout": 2.0, "verify": 0.5, "score": 0.25, "update": 0.0, "step": 3.0}
     first, second = two_groups()
-    timings = step_timings(clock, judged=[first, second], scored=[first], kept=[first])
+    timings = step_timings([RankTimings(seconds, 7, {})], [first, second], [first], [first], None)
     # 16 tokens generated, 3 trained on; no speed without time
     assert (timings["tokens_per_s/rollout"], timings["tokens_per_s/score"]) == (8.0, 12.0)
     assert timings["tokens_per_s/update"] is None
     assert timings["seconds/per_verdict"] == 0.125
-    assert timings["seconds/verify"] == 0.5 and timings["seconds/step"] >= 0
+    assert (timings["seconds/verify"], timings["seconds/step"], timings["memory/peak_bytes"]) == (0.5, 3.0, 7)
+    assert not any(name.startswith("slowest_rank") for name in timings)
+
+
+def test_step_timings_of_ranks_are_those_of_the_slowest():
+    first, second = two_groups()
+    fast = {"rollout": 1.0, "verify": 0.5, "score": 0.25, "update": 2.0, "step": 4.0}
+    slow = {"rollout": 4.0, "verify": 0.3, "score": 0.25, "update": 1.0, "step": 4.0}
+    ranks = [RankTimings(fast, 9, {"update": 3e12}), RankTimings(slow, 7, {"update": 1e12})]
+    timings = step_timings(ranks, [first, second], [first], [first], device_peak=10e12)
+    assert (timings["seconds/rollout"], timings["slowest_rank/rollout"]) == (4.0, 1)
+    assert (timings["seconds/update"], timings["slowest_rank/update"]) == (2.0, 0)
+    assert timings["tokens_per_s/rollout"] == 4.0
+    assert timings["seconds/per_verdict"] == 0.125  # by the clock: the slowest rank takes 0.5 s for its share of 4
+    assert timings["memory/peak_bytes"] == 9
+    assert (timings["tflops_per_s/update"], timings["mfu/update"]) == (1.0, 0.1)  # 2e12 a rank in 2 s
 
 
 def test_peak_memory_is_in_bytes():

@@ -34,6 +34,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt -e ".[bench]"
 	$(BIN)/python scripts/bench/step.py
+	$(BIN)/python scripts/bench/lengths.py --completion-logits
 	$(BIN)/python scripts/bench/head.py
 	$(BIN)/python scripts/bench/verifier.py $(CASES)
 

@@ -1,5 +1,6 @@
 """A recipe's model section -> a folder on disk, its tokenizer, its weights; what cannot be trained is refused here."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,8 @@ def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = No
     import torch
     import transformers
 
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports DeepSpeed where there is one, which warns
     transformers.utils.logging.disable_progress_bar()  # it would tear the live display, also at the final export
     auto_model: Any = transformers.AutoModelForCausalLM
     try:

@@ -106,8 +106,6 @@ def join_world(*, with_group: bool) -> World:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    else:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports DeepSpeed where there is one, which warns
     size = int(os.environ["WORLD_SIZE"]) if started_by_launcher() else 1
     if size == 1 and not with_group:
         return World(device=device)

@@ -85,10 +85,7 @@ def one_process(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_two_ranks_train_as_one_process(one_process, tmp_path, learner):
     folder = tmp_path / "run"
-    quickstart(folder, 3, *LEARNERS[learner], "tracking.profile_steps=[2]")
-    assert sorted(path.name for path in (folder / "profile").iterdir()) == [
-        f"step_000002_rank_{rank}.json.gz" for rank in (0, 1)
-    ]
+    quickstart(folder, 3, *LEARNERS[learner])
     exported = load_file(folder / "export" / "model.safetensors")
     saved = saved_weights(folder / "checkpoints/step_000003")
     assert exported.keys() == saved.keys()
@@ -134,7 +131,7 @@ def uninterrupted(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_ends_the_run_which_goes_on_where_it_was(uninterrupted, tmp_path, rank):
     folder = tmp_path / "run"
     process = start(folder)
@@ -232,6 +229,13 @@ def test_joins_the_user_s_own_torchrun(uninterrupted, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "4 steps in" in done.stdout
     assert_same_run(uninterrupted, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_profiles_chosen_steps_of_each_rank(tmp_path):
+    assert small_run(tmp_path / "run", "tracking.profile_steps=[2]").returncode == 0
+    traces = sorted(path.name for path in (tmp_path / "run" / "profile").iterdir())
+    assert traces == [f"step_000002_rank_{rank}.json.gz" for rank in (0, 1)]
 
 
 def test_what_one_rank_alone_cannot_read_is_said_once(tmp_path):

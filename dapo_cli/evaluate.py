@@ -8,6 +8,7 @@ from dapo_cli.config.schema import EvalConfig
 from dapo_cli.distributed.world import World
 from dapo_cli.protocols import Metrics, RolloutEngine, Verifier
 from dapo_cli.reward.judge import cases_of
+from dapo_cli.rollout.completions import complete
 from dapo_cli.types import Outcome, Prompt
 
 
@@ -35,14 +36,14 @@ def evaluate(
     k = config.samples_per_prompt
 
     def judged(own: list[Prompt]) -> list[list[_Judged]]:
-        completions = engine.generate(own, k, config.sampling, key=f"{seed}/eval")
+        completions = complete(engine, own, k, config.sampling, key=f"{seed}/eval")
         outcomes = iter(verifier.verify(cases_of(own, completions)))
         return [
             [_Judged(next(outcomes).outcome, each.truncated, len(each.token_ids)) for each in samples]
             for samples in completions
         ]
 
-    results = world.spread(prompts, judged)
+    results = world.spread(prompts, judged, team=engine.ranks)
     rates = [sum(each.outcome is Outcome.RIGHT for each in samples) / k for samples in results]
     accuracy = math.fsum(rates) / len(rates)
     spread = math.fsum((rate - accuracy) ** 2 for rate in rates)

@@ -27,6 +27,16 @@ class Pretrained:
         """The entry for the manifest. Reads all files of a folder to hash them."""
         return hub_model_record(self.path, self.commit) if self.commit else model_folder_record(self.folder)
 
+    @cached_property
+    def generation_config(self) -> Any:
+        """The model's own, or what its configuration says of generating."""
+        from transformers import GenerationConfig
+
+        try:
+            return GenerationConfig.from_pretrained(self.folder)
+        except OSError:  # it has none
+            return GenerationConfig.from_model_config(self.config)
+
     @property
     def context(self) -> int | None:
         """Most tokens of a sequence; None where the model has no such limit."""

@@ -1,13 +1,14 @@
 """What the loop asks of its parts. Each implementation lives in the package of that name and is chosen in
 `build.py`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dapo_cli.types import Case, Completion, Group, Prompt, ScoredGroup, Verdict
+from dapo_cli.types import Case, Completion, Group, Prompt, ScoredGroup, TokenSequence, Verdict
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from dapo_cli.algorithm.objective import UpdateStats
@@ -17,20 +18,33 @@ if TYPE_CHECKING:
 Metrics = dict[str, float | int | None]
 """Flat, slash-separated names; None where a mean has nothing to be taken over."""
 
+Finished = dict[int, list[Completion]]
+"""Completions of some prompts, by the place of the prompt among those asked for."""
+
 
 class RolloutEngine(Protocol):
+    ranks: int
+    """Ranks that make up one engine: they are given the same prompts, and each has the completions."""
+
     def generate(
         self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: "SamplingConfig", key: str
-    ) -> list[list[Completion]]:
-        """`samples_per_prompt` completions of each prompt, in the order given.
+    ) -> Iterator[Finished]:
+        """`samples_per_prompt` completions of each prompt, as soon as all of a prompt's are there; each prompt comes
+        once, in any order. Closing the iterator early gives up the rest.
 
         The noise of a completion is a function of (`key`, prompt uid, sample index) alone, never of the batch.
         """
         ...
 
     def sync_weights(self, weights: Iterable[tuple[str, "torch.Tensor"]]) -> None:
-        """Take over the learner's weights, streamed as (name, tensor)."""
+        """Take over the learner's weights, streamed as (name, tensor). Collective: every rank must call."""
         ...
+
+    def rest(self) -> None:
+        """Give back the memory that only generating needs, until the next `sync_weights`."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Verifier(Protocol):
@@ -53,6 +67,13 @@ class Learner(Protocol):
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
         """pi_old of each group's tokens under the current weights, and the mean entropy per token in nats (None where
         there is no token)."""
+        ...
+
+    def logprobs(
+        self, sequences: Sequence[TokenSequence], temperature: float | None = None
+    ) -> tuple[list["np.ndarray"], float | None]:
+        """Of each sequence's completion tokens under the current weights, [T_i] float32, and their mean entropy; at the
+        sampling temperature or another one."""
         ...
 
     def update(self, groups: Sequence[ScoredGroup], step: int) -> "UpdateStats":
@@ -86,8 +107,12 @@ class Sampler(Protocol):
         """The prompts of the next round; empty when the batch is full or the rounds are used up."""
         ...
 
-    def keep(self, groups: Sequence[Group]) -> None:
-        """Take in a round's judged groups, in stream order."""
+    def enough(self, informative: Sequence[bool]) -> bool:
+        """Whether the first groups of a round make the rest of it unneeded."""
+        ...
+
+    def keep(self, results: Sequence[Group | None]) -> list[Group]:
+        """Take in a round's judged groups, in stream order, None for prompts given up; returns those that count."""
         ...
 
     def take(self) -> list[Group]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
+from dapo_cli.algorithm.correction import mismatch_metrics
 from dapo_cli.algorithm.objective import UpdateStats
+from dapo_cli.canary import Canary
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import Recipe
 from dapo_cli.distributed.world import World
@@ -12,13 +13,13 @@ from dapo_cli.errors import RunStopped
 from dapo_cli.evaluate import evaluate
 from dapo_cli.interrupt import StopRequest
 from dapo_cli.learner.optim import learning_rate
-from dapo_cli.protocols import Learner, RewardShaper, RolloutEngine, Sampler, Tracker, Verifier
-from dapo_cli.reward.judge import judge
+from dapo_cli.protocols import Learner, Metrics, RolloutEngine, Sampler, Tracker, Verifier
+from dapo_cli.rounds import Batches
 from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.tracking.metrics import step_metrics
 from dapo_cli.tracking.profiler import StepProfiler
 from dapo_cli.tracking.timings import RankTimings, peak_flops, peak_memory_bytes, step_timings
-from dapo_cli.types import Group, Prompt
+from dapo_cli.types import Prompt
 
 
 @dataclass
@@ -28,54 +29,61 @@ class Parts:
     recipe: Recipe
     world: World
     engine: RolloutEngine
+    canary: Canary | None
     learner: Learner
     verifier: Verifier
-    shaper: RewardShaper
+    batches: Batches
     sampler: Sampler
     checkpoints: Checkpoints
     profiler: StepProfiler
     eval_prompts: Sequence[Prompt]
 
     def close(self) -> None:
+        self.batches.close()
         self.verifier.close()
+        self.engine.close()
 
 
 def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) -> None:
     """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
 
-    Raises RunStopped after saving where a signal asks for it. Collective: every rank must call.
+    Raises RunStopped after saving where a signal asks for it, OutOfSync where the engine does not follow the learner.
+    Collective: every rank must call.
     """
     recipe, engine, learner, sampler = parts.recipe, parts.engine, parts.learner, parts.sampler
     world = parts.world
     algorithm, clock = recipe.algorithm, PhaseClock()
     device_peak = peak_flops(world.device, recipe.learner.compute_dtype)
-    engine.sync_weights(learner.named_weights())
+    batches = parts.batches
+    _sync(parts)
     if start_step == 0:
         _evaluate(parts, tracker, 0)
     for step in range(start_step + 1, recipe.run.steps + 1):
         clock.reset()
         parts.profiler.begin(step)
-        judged: list[Group] = []
-        sampler.begin_step(step)
-        while prompts := sampler.next_prompts():
-            key = f"{recipe.run.seed}/train/{step}/{sampler.rounds}"
-            groups = world.spread(prompts, partial(_judged, parts, clock, key))
-            sampler.keep(groups)
-            judged += groups
+        judged = batches.take(step, clock)
+        engine.rest()
+        fresh, sampled, staleness = sampler.take(), sampler.metrics(), batches.staleness
+        batches.begin(step + 1)
         with clock("score"):
-            fresh = sampler.take()
             scored, entropy = learner.score(fresh, step)
         batch = sampler.batch(scored)
         stats = UpdateStats()
         with clock("update"):
             for start in range(0, len(batch), algorithm.groups_per_update):
                 stats = stats.merge(learner.update(batch[start : start + algorithm.groups_per_update], step))
+        if recipe.run.ahead:
+            with clock("wait"):
+                batches.wait()
         with clock("sync"):
-            engine.sync_weights(learner.named_weights())
+            in_sync = _sync(parts)
 
         kept = [scored.group for scored in batch]
         policy = {"policy/entropy": entropy, "policy/lr": learning_rate(recipe.optimizer, step)} | stats.metrics()
-        metrics = step_metrics(judged, kept, recipe.reward.alarm_failed_share) | sampler.metrics() | policy
+        engines = mismatch_metrics(batch, recipe.correction) | in_sync
+        if recipe.run.ahead:
+            engines["mismatch/staleness"] = staleness
+        metrics = step_metrics(judged, kept, recipe.reward.alarm_failed_share) | sampled | policy | engines
         tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
         tracker.step(step, metrics)
         last = step == recipe.run.steps
@@ -86,7 +94,7 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         stopping = next(filter(None, world.gather(stop.requested)), None)
         with clock("checkpoint"):
             if last or stopping or step % recipe.checkpoint.every == 0:
-                parts.checkpoints.save(step, learner, sampler)
+                parts.checkpoints.save(step, learner, batches.sampler_state())
         own = RankTimings({**clock.seconds, "step": clock.total}, peak_memory_bytes(), learner.take_model_flops())
         parts.profiler.end(step)
         tracker.timings(step, step_timings(world.gather(own), judged, fresh, kept, device_peak))
@@ -94,13 +102,10 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
             raise RunStopped(f"{stopping}: stopped after step {step} of {recipe.run.steps}; the same command goes on.")
 
 
-def _judged(parts: Parts, clock: PhaseClock, key: str, prompts: list[Prompt]) -> list[Group]:
-    """The groups of this rank's prompts of a round."""
-    recipe = parts.recipe
-    with clock("rollout"):
-        completions = parts.engine.generate(prompts, recipe.algorithm.samples_per_prompt, recipe.sampling, key)
-    with clock("verify"):
-        return judge(prompts, completions, parts.verifier, parts.shaper, recipe.reward.failed_reward)
+def _sync(parts: Parts) -> Metrics:
+    """The learner's weights to the engine, and proof that they arrived."""
+    parts.engine.sync_weights(parts.learner.named_weights())
+    return parts.canary.check() if parts.canary else {}
 
 
 def _evaluate(parts: Parts, tracker: Tracker, step: int) -> None:

@@ -63,6 +63,18 @@ class Completion:
         return self.finish is Finish.LENGTH
 
 
+@dataclass(frozen=True)
+class TokenSequence:
+    """One prompt with its completion, as the learner reads it. Equal prompts of a micro-batch are read once."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
 class Case(NamedTuple):
     """What a verifier judges: the text that the model read, the text that it wrote, and the reference answer."""
 

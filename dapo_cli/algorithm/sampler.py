@@ -15,6 +15,7 @@ class Stream(Protocol):
     @property
     def left_in_epoch(self) -> int: ...
     def take(self, count: int) -> list[Prompt]: ...
+    def give_back(self, count: int) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -59,7 +60,7 @@ class DynamicSampler:
         self.dropped_stale = len(self.carried) - len(fresh)
         self.carried = fresh
         self.kept: list[Group] = []
-        self.rounds = self.num_judged = self.num_informative = self.num_surplus = 0
+        self.rounds = self.num_judged = self.num_informative = self.num_surplus = self.num_aborted = 0
         self.batch_ages: list[int] = []
 
     @property
@@ -91,8 +92,25 @@ class DynamicSampler:
         # A round ends with the epoch: a prompt that came twice in it would get the same noise, so the same completions.
         return self.stream.take(min(count, self.stream.left_in_epoch))
 
-    def keep(self, groups: Sequence[Group]) -> None:
-        """Take in a round's judged groups, in stream order; uninformative ones leave here."""
+    def enough(self, informative: Sequence[bool]) -> bool:
+        """Whether the groups of a round, known from its first on, fill the batch, and the rest is not wanted."""
+        return self.config.surplus is Surplus.abort and self._filled_after(informative) is not None
+
+    def keep(self, results: Sequence[Group | None]) -> list[Group]:
+        """Take in a round's judged groups, in stream order, and return those that count; uninformative ones leave here.
+
+        None is a prompt that was given up since the groups before it are enough. Where surplus is aborted, all behind
+        these leave, finished or not, and their prompts come again: so the batch depends on no clock.
+        """
+        groups: list[Group] = []
+        for group in results:
+            if group is None:
+                break
+            groups.append(group)
+        if self.config.surplus is Surplus.abort:
+            groups = groups[: self._filled_after([group.informative for group in groups])]
+        self.num_aborted += len(results) - len(groups)
+        self.stream.give_back(len(results) - len(groups))
         informative = [group for group in groups if group.informative]
         self.rounds += 1
         self.num_judged += len(groups)
@@ -100,25 +118,34 @@ class DynamicSampler:
         self._informative = self.config.yield_memory * self._informative + len(informative)
         self._judged = self.config.yield_memory * self._judged + len(groups)
         self.kept += informative if self.config.dynamic else groups
+        return groups
+
+    def _filled_after(self, informative: Sequence[bool]) -> int | None:
+        """How many of these groups, the first of a round, fill the batch; None where they do not."""
+        filled = 0
+        for place, each in enumerate(informative):
+            filled += each
+            if filled == self.missing:
+                return place + 1
+        return None
 
     def take(self) -> list[Group]:
         """The groups of this step that need pi_old: those of the batch and, where surplus is carried, the rest."""
-        if self.config.surplus is Surplus.carry:
-            return self.kept
-        return self.kept[: max(0, self.groups_per_step - len(self.carried))]
+        room = max(0, self.groups_per_step - len(self.carried))
+        self.batch_ages = [self.step - group.born_step for group in self.carried[: self.groups_per_step]]
+        self.batch_ages += [0] * min(room, len(self.kept))
+        self.num_surplus = len(self.carried) + len(self.kept) - len(self.batch_ages)
+        return self.kept if self.config.surplus is Surplus.carry else self.kept[:room]
 
     def batch(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
         """The step's batch in stream order, oldest first; `scored` are the groups of `take()`. What is beyond it is
         carried to the next step."""
         queue = [*self.carried, *scored]
-        batch = queue[: self.groups_per_step]
-        self.num_surplus = len(self.carried) + len(self.kept) - len(batch)
         self.carried = queue[self.groups_per_step :]
-        self.batch_ages = [self.step - group.born_step for group in batch]
-        return batch
+        return queue[: self.groups_per_step]
 
     def metrics(self) -> dict[str, float | int | None]:
-        """Counts of the step, valid after `batch`."""
+        """Counts of the step, valid after `take`."""
         carried_ages = [age for age in self.batch_ages if age > 0]
         return {
             "sampler/informative_rate": self.num_informative / self.num_judged if self.num_judged else None,
@@ -126,6 +153,7 @@ class DynamicSampler:
             "sampler/prompts": self.num_judged,
             "sampler/kept": len(self.batch_ages),
             "sampler/surplus": self.num_surplus,
+            "sampler/aborted": self.num_aborted,
             "sampler/short": self.groups_per_step - len(self.batch_ages),
             "sampler/carried": len(carried_ages),
             "sampler/carried_age": sum(carried_ages) / len(carried_ages) if carried_ages else None,

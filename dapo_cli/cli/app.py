@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dapo_cli.cli import recipe
-from dapo_cli.errors import Diverged, ForPeople, ProcessFailed, RunStopped, SelftestFailed, UserError
+from dapo_cli.errors import Diverged, ForPeople, OutOfSync, ProcessFailed, RunStopped, SelftestFailed, UserError
 
 FAULT, BAD_INPUT, STOPPED, INTERRUPTED = 1, 2, 3, 130
 
@@ -87,6 +87,28 @@ def train(
     from dapo_cli.cli.train import train as run_training
 
     run_training(recipe, overrides or [], allow_changes)
+
+
+@app.command()
+def serve(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe of the run, with rollout vllm_server.")],
+    overrides: OverridesArgument = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; whoever reaches it can change the weights.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8000,
+) -> None:
+    """Run one of the vLLM servers that a recipe with rollout vllm_server generates with, until it is stopped.
+
+    It serves the recipe's model; `dapo train` brings the weights. Start it before the run, once for each of
+    rollout.servers.
+
+    \b
+    dapo serve my_recipe.yaml --host 10.0.0.5 --port 8000
+    """
+    from dapo_cli.cli.serve import serve as run_server
+
+    run_server(recipe, overrides or [], host, port)
 
 
 @app.command()
@@ -238,7 +260,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, ProcessFailed):
         typer.echo(f"Error: {error}", err=True)
         return FAULT
-    if isinstance(error, RunStopped | Diverged):
+    if isinstance(error, RunStopped | Diverged | OutOfSync):
         typer.echo(str(error), err=True)
         return STOPPED
     if hasattr(error, "exit_code") and hasattr(error, "show"):  # typer's own usage errors

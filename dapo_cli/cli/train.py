@@ -76,7 +76,7 @@ def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None
         world.on_main(lambda: stack.enter_context(folder.lock()))
         _check_ranks(loaded, inputs, folder, world)
         try:
-            _run(loaded, inputs, folder, allow_changes, world)
+            _run(loaded, inputs, folder, allow_changes, world, stack)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -156,7 +156,10 @@ def _set_threads(threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World") -> None:
+def _run(
+    loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World", stack: ExitStack
+) -> None:
+    """`stack` closes the parts: last of all, since some engines take torch's process group with them."""
     from dapo_cli.build import build_parts, build_tracker
     from dapo_cli.checkpoint import Checkpoints
     from dapo_cli.export import export
@@ -166,10 +169,8 @@ def _run(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_change
 
     steps = loaded.recipe.run.steps
     begin = world.on_main(lambda: _compare(loaded, inputs, folder, allow_changes, world))
-    with (
-        StopRequest(quiet=reports_failures() or not world.is_main) as stop,
-        closing(build_parts(loaded.recipe, inputs, folder, world)) as parts,
-    ):
+    with StopRequest(quiet=reports_failures() or not world.is_main) as stop:
+        parts = stack.enter_context(closing(build_parts(loaded.recipe, inputs, folder, world)))
         accept_signals()
         start_step = parts.checkpoints.restore(parts.learner, parts.sampler) if begin.recorded else 0
         manifest = world.on_main(lambda: _open(loaded, folder, begin, start_step))

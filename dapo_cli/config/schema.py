@@ -26,12 +26,24 @@ class OnCap(Enum):
 class Surplus(Enum):
     discard = "discard"
     carry = "carry"
+    abort = "abort"
 
 
 class Precision(Enum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
+
+
+class CorrectionKind(Enum):
+    none = "none"
+    truncated = "truncated"
+    masked = "masked"
+
+
+class CorrectionLevel(Enum):
+    token = "token"
+    sequence = "sequence"
 
 
 class WandbMode(Enum):
@@ -50,6 +62,9 @@ class RunConfig:
     steps: int = MISSING
     # CPU threads of this process; null leaves torch's own choice.
     threads: int | None = None
+    # 1 generates a step's completions while the step before trains, by weights that are one step older; needs rollout
+    # vllm_server and a correction.
+    ahead: int = 0
 
 
 @dataclass
@@ -136,6 +151,41 @@ class TransformersRollout(RolloutConfig):
 
 
 @dataclass
+class VllmRollout(RolloutConfig):
+    # Prompts that the engine completes after each weight sync, to compare its log-probs with the learner's; 0 for none.
+    canary_prompts: int = 4
+    # Mean difference of these log-probs above which the run stops, in nats; null takes 1e-4 where both compute in
+    # float32, else 0.05.
+    canary_tolerance: float | None = None
+    # Type the engine computes in; null takes learner.compute_dtype.
+    dtype: Precision | None = None
+    # Processes that share an engine, its weights split over them; colocated, it divides the number of ranks.
+    tensor_parallel: int = 1
+    # Completions decoded at a time.
+    max_batch_completions: int = 256
+    # KV cache of a process; MiB. null: on a GPU what gpu_memory_share leaves beside the weights, on a CPU 1024.
+    kv_cache_mib: int | None = None
+    # Share of a GPU's memory that the engine may take, above 0 to 1; null takes 0.5 colocated, 0.9 for a server.
+    gpu_memory_share: float | None = None
+    # Decode by CUDA graphs, on GPUs: faster, for a longer start and some memory.
+    cuda_graphs: bool = True
+
+
+@dataclass
+class VllmColocatedRollout(VllmRollout):
+    # Free the engine's weights and KV cache while the learner works, on GPUs.
+    sleep: bool = True
+
+
+@dataclass
+class VllmServerRollout(VllmRollout):
+    # Where `dapo serve RECIPE` runs: http://HOST:PORT of each server.
+    servers: list[str] = MISSING
+    # A server that says nothing for so long, not even that it is well, is given up; seconds.
+    silence_s: float = 60.0
+
+
+@dataclass
 class RewardConfig:
     # Verifier worker processes.
     workers: int = 2
@@ -198,6 +248,21 @@ class AlgorithmConfig:
 
 
 @dataclass
+class CorrectionConfig:
+    # Weight each token's loss by the learner's probability over the engine's: not at all (the paper), truncated at
+    # `cap`, or masked where it is outside of mask_low to mask_high.
+    kind: CorrectionKind = CorrectionKind.none
+    # The weight is each token's own, or that of its whole completion.
+    level: CorrectionLevel = CorrectionLevel.token
+    # Most a truncated weight may be. TIS (Yao et al. 2025): 2.
+    cap: float = 2.0
+    # Masked: weights below leave the loss. IcePop (Zhao et al. 2025): 0.5.
+    mask_low: float = 0.5
+    # Masked: weights above leave the loss. IcePop: 5.
+    mask_high: float = 5.0
+
+
+@dataclass
 class SamplerConfig:
     # Eq. 11: keep only groups with 0 < correct < G. False trains on every group.
     dynamic: bool = True
@@ -213,7 +278,8 @@ class SamplerConfig:
     yield_memory: float = 0.7
     # At max_rounds with too few groups: train on what there is (exact normaliser), or stop the run resumably.
     on_cap: OnCap = OnCap.train_short
-    # Groups beyond the batch: thrown away (the paper) or trained on in the next steps.
+    # Groups beyond the batch: thrown away (the paper), trained on in the next steps, or aborted as soon as those before
+    # them fill it; then their prompts come again.
     surplus: Surplus = Surplus.discard
     # Carried groups older than this are dropped and counted; steps.
     max_staleness: int = 1
@@ -330,6 +396,7 @@ class Recipe:
     reward: RewardConfig = MISSING
     overlong: OverlongConfig = field(default_factory=OverlongConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learner: LearnerConfig = MISSING
@@ -342,7 +409,11 @@ class Recipe:
 # Option groups: group -> option -> schema. Anything a recipe may pick in its `defaults` list.
 OPTIONS: dict[str, dict[str, type]] = {
     "data": {"arithmetic": ArithmeticData, "files": FilesData, "hub": HubData},
-    "rollout": {"transformers": TransformersRollout},
+    "rollout": {
+        "transformers": TransformersRollout,
+        "vllm_colocated": VllmColocatedRollout,
+        "vllm_server": VllmServerRollout,
+    },
     "reward": {
         "math": MathReward,
         "authors": AuthorsReward,

@@ -10,6 +10,7 @@ from typing import Any
 from dapo_cli.config.keys import shown
 from dapo_cli.config.schema import (
     ArithmeticData,
+    CorrectionKind,
     DeepspeedLearner,
     Precision,
     Recipe,
@@ -17,6 +18,7 @@ from dapo_cli.config.schema import (
     SingleLearner,
     Surplus,
     TransformersRollout,
+    VllmServerRollout,
 )
 
 
@@ -55,6 +57,7 @@ RANGES: dict[str, Range] = {
     "RunConfig.seed": SEED,
     "RunConfig.steps": Range(at_least=1, at_most=10**9),
     "RunConfig.threads": Range(at_least=1, at_most=1024),
+    "RunConfig.ahead": Range(at_least=0, at_most=1),
     "DataConfig.max_prompt_tokens": COUNT,
     "ArithmeticData.prompts": Range(at_least=1, at_most=10**6),
     "ArithmeticData.seed": SEED,
@@ -65,6 +68,13 @@ RANGES: dict[str, Range] = {
     "SamplingConfig.top_k": COUNT_OR_OFF,
     "SamplingConfig.max_tokens": COUNT,
     "TransformersRollout.max_batch_completions": COUNT,
+    "VllmRollout.canary_prompts": COUNT_OR_OFF,
+    "VllmRollout.canary_tolerance": POSITIVE,
+    "VllmRollout.tensor_parallel": Range(at_least=1, at_most=1024),
+    "VllmRollout.max_batch_completions": COUNT,
+    "VllmRollout.kv_cache_mib": COUNT,
+    "VllmRollout.gpu_memory_share": Range(above=0, at_most=1),
+    "VllmServerRollout.silence_s": POSITIVE,
     "RewardConfig.workers": Range(at_least=1, at_most=256),
     "RewardConfig.timeout_s": POSITIVE,
     "RewardConfig.memory_limit_mib": Range(at_least=256),
@@ -77,6 +87,9 @@ RANGES: dict[str, Range] = {
     "AlgorithmConfig.clip_low": FRACTION_BELOW_ONE,
     "AlgorithmConfig.clip_high": POSITIVE,
     "AlgorithmConfig.dual_clip": Range(above=1),
+    "CorrectionConfig.cap": POSITIVE,
+    "CorrectionConfig.mask_low": FRACTION_BELOW_ONE,
+    "CorrectionConfig.mask_high": Range(above=1),
     "SamplerConfig.max_rounds": COUNT,
     "SamplerConfig.max_prompts_per_round": COUNT,
     "SamplerConfig.oversample": Range(at_least=1),
@@ -117,7 +130,7 @@ REASONS = {
 
 def problems(recipe: Recipe) -> list[str]:
     """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
-    rules = (_batch_rules, _sampling_rules, _data_rules, _learner_rules, _tracking_rules)
+    rules = (_batch_rules, _sampling_rules, _data_rules, _rollout_rules, _learner_rules, _tracking_rules)
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
 
@@ -219,6 +232,30 @@ def _data_rules(recipe: Recipe) -> Iterator[str]:
                 f"data.held_out and eval.data.held_out are both {shown(train)}: the run would train on its evaluation "
                 f"set; change one of them"
             )
+
+
+def _rollout_rules(recipe: Recipe) -> Iterator[str]:
+    rollout = recipe.rollout
+    servers = rollout.servers if isinstance(rollout, VllmServerRollout) else []
+    for url in dict.fromkeys(servers):
+        if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}/?", url):
+            yield f"rollout.servers has {url}: must be http://HOST:PORT, for example http://node1:8000"
+        if servers.count(url) > 1:
+            yield f"rollout.servers has {url} more than once: each server takes part once; leave the others out"
+    if recipe.run.ahead == 0:
+        return
+    if not isinstance(rollout, VllmServerRollout):
+        yield "run.ahead = 1: only rollout=vllm_server generates while the learner works; choose it, or set 0"
+    if recipe.correction.kind is CorrectionKind.none:
+        yield (
+            "run.ahead = 1 with correction.kind = none: completions come from weights one step old, which the loss has "
+            "to correct for; set correction.kind=truncated"
+        )
+    if recipe.sampler.surplus is Surplus.carry:
+        yield (
+            "run.ahead = 1 with sampler.surplus = carry: the next batch is begun before this one's surplus is known; "
+            "set surplus to discard or abort"
+        )
 
 
 def _tracking_rules(recipe: Recipe) -> Iterator[str]:

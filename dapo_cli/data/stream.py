@@ -41,6 +41,11 @@ class PromptStream:
             taken += step
         return taken
 
+    def give_back(self, count: int) -> None:
+        """The last `count` prompts taken, all of this epoch, come again next."""
+        assert count <= self._position, "prompts of an earlier epoch cannot be given back"
+        self._position -= count
+
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self._epoch, "position": self._position, "prompts": len(self._prompts)}
 

@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dapo_cli.config.schema import LaunchConfig
-from dapo_cli.errors import Diverged, ForPeople, ProcessFailed, RankFailed, RunStopped, SelftestFailed, UserError
+from dapo_cli.errors import (
+    Diverged,
+    ForPeople,
+    OutOfSync,
+    ProcessFailed,
+    RankFailed,
+    RunStopped,
+    SelftestFailed,
+    UserError,
+)
 
 REPORTS = "DAPO_REPORTS"  # folder where launched processes leave their pids and failures
 LAUNCHER = "DAPO_LAUNCHER"  # its process id
@@ -256,7 +265,9 @@ def _cause(error: BaseException, folder: Path, config: LaunchConfig) -> BaseExce
         )
     if not isinstance(error, ChildFailedError):
         return error
-    kinds = {kind.__name__: kind for kind in (UserError, Diverged, RunStopped, SelftestFailed, KeyboardInterrupt)}
+    kinds = {
+        kind.__name__: kind for kind in (UserError, Diverged, OutOfSync, RunStopped, SelftestFailed, KeyboardInterrupt)
+    }
     first = next(iter(_reports(folder)), None)
     if first is not None and first["kind"]:
         return kinds[first["kind"]](first["text"])

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from dapo_cli.algorithm.advantage import group_advantages
+from dapo_cli.algorithm.correction import correction_weights, log_weights
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
-from dapo_cli.config.schema import LearnerConfig, OptimizerConfig, Precision
+from dapo_cli.config.schema import CorrectionConfig, LearnerConfig, OptimizerConfig, Precision
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import Diverged
 from dapo_cli.learner.flops import UPDATE, UPDATE_OF_ADAPTERS, ModelFlops
-from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, micro_batches
+from dapo_cli.learner.micro_batches import MicroBatch, micro_batches
 from dapo_cli.learner.optim import LossScale, learning_rate
 from dapo_cli.learner.policy import decoder_layers, prepare
-from dapo_cli.types import Group, ScoredGroup
+from dapo_cli.types import Group, ScoredGroup, TokenSequence
 
 Out = TypeVar("Out")
 
@@ -36,6 +37,7 @@ class Objective:
     clip: Clip
     temperature: float
     filter_truncated: bool
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
 
 
 class BaseLearner(ABC):
@@ -69,9 +71,18 @@ class BaseLearner(ABC):
         """pi_old of each group under the current weights, and the mean entropy per completion token, in nats (None
         where there is no token). Collective: every rank must call, with the same groups."""
         sequences = [_sequence(group, i) for group in groups for i in range(len(group.rollouts))]
+        logprobs, entropy = self.logprobs(sequences)
+        in_order = iter(logprobs)
+        return [ScoredGroup(group, tuple(next(in_order) for _ in group.rollouts), step) for group in groups], entropy
+
+    def logprobs(
+        self, sequences: Sequence[TokenSequence], temperature: float | None = None
+    ) -> tuple[list[np.ndarray], float | None]:
+        """Of each sequence's completion tokens, [T_i] float32, and their mean entropy, at the sampling temperature or
+        another one. Collective: every rank must call, with the same sequences."""
         own: dict[int, np.ndarray] = {}
         entropy_sum, tokens = 0.0, 0
-        head = self._head(chunked_logprobs)
+        head = self._head(chunked_logprobs, temperature)
         with torch.no_grad():
             for batch in self._own_micro_batches(sequences):
                 logprobs_N, entropy_N = self.policy(batch, head)
@@ -85,9 +96,7 @@ class BaseLearner(ABC):
         shares = self.world.gather((own, entropy_sum, tokens))
         scores = {index: values for share, _, _ in shares for index, values in share.items()}
         entropy_sum, tokens = sum(share[1] for share in shares), sum(share[2] for share in shares)
-        in_order = iter(range(len(sequences)))
-        scored = [ScoredGroup(group, tuple(scores[next(in_order)] for _ in group.rollouts), step) for group in groups]
-        return scored, entropy_sum / tokens if tokens else None
+        return [scores[index] for index in range(len(sequences))], entropy_sum / tokens if tokens else None
 
     def update(self, groups: Sequence[ScoredGroup], step: int) -> UpdateStats:
         """One optimizer update on one mini-batch, Eq. 8, 10, 12.
@@ -161,10 +170,10 @@ class BaseLearner(ABC):
         world = self.world
         return micro_batches(sequences, self.config.micro_batch_tokens, world.device, world.rank, world.size)
 
-    def _head(self, function: Callable[..., Out], **more: Any) -> Callable[..., Out]:
+    def _head(self, function: Callable[..., Out], temperature: float | None = None, **more: Any) -> Callable[..., Out]:
         return partial(
             function,
-            temperature=self.objective.temperature,
+            temperature=temperature or self.objective.temperature,
             chunk_tokens=self.config.logits_chunk_tokens,
             **more,
         )
@@ -174,7 +183,7 @@ class BaseLearner(ABC):
             self._model_flops[phase] += passes * self.flops.forward(batch)
 
     def _of_tokens(
-        self, batch: MicroBatch, old_logprobs: Sequence[np.ndarray], advantages: Sequence[float]
+        self, batch: MicroBatch, old_logprobs: Sequence[np.ndarray], advantages: Sequence[np.ndarray]
     ) -> tuple[Tensor, Tensor]:
         """pi_old and advantage of the micro-batch's completion tokens, both [N] float32. A filler's token has advantage
         0, so that its loss and gradient are 0."""
@@ -182,25 +191,29 @@ class BaseLearner(ABC):
             nothing = torch.zeros(1, device=self.world.device)
             return nothing, nothing
         old_logprobs_N = torch.from_numpy(np.concatenate([old_logprobs[i] for i in batch.order]))
-        advantages_N = torch.repeat_interleave(
-            torch.tensor([advantages[i] for i in batch.order]), torch.tensor(batch.completion_lengths)
-        )
+        advantages_N = torch.from_numpy(np.concatenate([advantages[i] for i in batch.order]))
         return old_logprobs_N.to(self.world.device), advantages_N.to(self.world.device)
 
     def _loss_sequences(
         self, groups: Sequence[ScoredGroup]
-    ) -> tuple[list[TokenSequence], list[np.ndarray], list[float]]:
-        """The completions that enter the loss, with pi_old and advantage of each. A filtered completion still counts in
-        its group's mean and deviation."""
+    ) -> tuple[list[TokenSequence], list[np.ndarray], list[np.ndarray]]:
+        """The completions that enter the loss, with pi_old and advantage of each of their tokens, [T_i] float32. A
+        filtered completion still counts in its group's mean and deviation.
+
+        The loss is linear in the advantage, so the weights that correct for the engine are multiplied into it.
+        """
         sequences, old_logprobs, advantages = [], [], []
         for scored in groups:
             group_advantage = group_advantages(scored.group.rewards)
+            log_weight = log_weights(scored)
             for i, rollout in enumerate(scored.group.rollouts):
                 if self.objective.filter_truncated and rollout.completion.truncated:
                     continue
                 sequences.append(_sequence(scored.group, i))
                 old_logprobs.append(scored.old_logprobs[i])
-                advantages.append(group_advantage[i])
+                advantages.append(
+                    np.float32(group_advantage[i]) * correction_weights(log_weight[i], self.objective.correction)
+                )
         return sequences, old_logprobs, advantages
 
 

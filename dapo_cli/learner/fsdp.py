@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from dapo_cli.config.schema import FsdpLearner as FsdpLearnerConfig
 from dapo_cli.learner.policy import DTYPES, Policy, repeated_layers
 from dapo_cli.learner.single import SingleLearner
-from dapo_cli.types import Group, ScoredGroup
+from dapo_cli.types import TokenSequence
 
 
 class FsdpLearner(SingleLearner):
@@ -63,11 +64,13 @@ class FsdpLearner(SingleLearner):
     def holds_plain_model(self) -> bool:
         return False
 
-    def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
-        scored = super().score(groups, step)
+    def logprobs(
+        self, sequences: Sequence[TokenSequence], temperature: float | None = None
+    ) -> tuple[list[np.ndarray], float | None]:
+        result = super().logprobs(sequences, temperature)
         # After a forward pass the root stays whole, in the compute type, until the backward pass that does not come.
         self.policy.reshard()
-        return scored
+        return result
 
     def _whole(self, tensor: Tensor) -> Tensor:
         """On the device, in the type that engines compute in. Collective where the tensor is split."""

@@ -8,19 +8,7 @@ import torch
 from torch import Tensor
 
 from dapo_cli.learner.packed_attention import Layout
-
-
-@dataclass(frozen=True)
-class TokenSequence:
-    """One prompt with its completion, as the learner reads it. Equal prompts of a micro-batch are read once."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + len(self.completion_ids)
-
+from dapo_cli.types import TokenSequence
 
 # Attention pads a row to the longest of its block: a shorter share of that length begins a block of its own.
 SIMILAR = 0.75

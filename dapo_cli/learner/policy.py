@@ -14,7 +14,8 @@ from dapo_cli.config.schema import LearnerConfig, Precision
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
 from dapo_cli.learner import packed_attention
-from dapo_cli.learner.micro_batches import MicroBatch, TokenSequence, pack
+from dapo_cli.learner.micro_batches import MicroBatch, pack
+from dapo_cli.types import TokenSequence
 
 Out = TypeVar("Out")
 Head = Callable[[Tensor, Tensor, Tensor], Out]  # hidden states [N, H], output embedding [V, H], targets [N] int64

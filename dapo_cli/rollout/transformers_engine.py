@@ -5,7 +5,7 @@ finished rows in the batch until the longest is done. This loop does neither.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from dapo_cli.config.schema import SamplingConfig
 from dapo_cli.errors import Diverged
+from dapo_cli.protocols import Finished
+from dapo_cli.rollout.completions import end_of_sequence_ids, make_completions
 from dapo_cli.rollout.kv_cache import roomy_cache
-from dapo_cli.types import Completion, Finish, Prompt
+from dapo_cli.types import Completion, Prompt
 
 # Finished rows are dropped once they are this share of the batch: dropping copies the cache.
 DROP_SHARE = 0.125
@@ -68,26 +70,24 @@ def sample_tokens(logits_RV: Tensor, noise_R: Tensor, sampling: SamplingConfig) 
 class TransformersEngine:
     """Generates with `model`, which may be the learner's own module: then no weights are copied."""
 
+    ranks = 1
+
     def __init__(self, model, tokenizer, max_batch_completions: int) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.max_batch_completions = max_batch_completions
-        self.eos_ids = end_of_sequence_ids(model, tokenizer)
+        self.eos_ids = end_of_sequence_ids(model.generation_config, tokenizer)
 
-    @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: SamplingConfig, key: str
-    ) -> list[list[Completion]]:
-        """See `RolloutEngine.generate`. The noise is keyed on (`key`, prompt uid, sample index), so a completion
-        depends on its batch only through float rounding."""
+    ) -> Iterator[Finished]:
+        """See `RolloutEngine.generate`; batch by batch. The noise is keyed on (`key`, prompt uid, sample index), so a
+        completion depends on its batch only through float rounding."""
         self.model.eval()
         prompts_per_batch = max(1, self.max_batch_completions // samples_per_prompt)
-        groups: list[list[Completion]] = []
         for start in range(0, len(prompts), prompts_per_batch):
-            groups += self._generate_batch(
-                prompts[start : start + prompts_per_batch], samples_per_prompt, sampling, key
-            )
-        return groups
+            batch = prompts[start : start + prompts_per_batch]
+            yield dict(enumerate(self._generate_batch(batch, samples_per_prompt, sampling, key), start))
 
     def sync_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Copy each weight that is not already this model's own."""
@@ -97,6 +97,13 @@ class TransformersEngine:
                 if own[name].data_ptr() != weight.data_ptr():
                     own[name].copy_(weight)
 
+    def rest(self) -> None:
+        """What it holds between rounds is the model alone."""
+
+    def close(self) -> None:
+        pass
+
+    @torch.inference_mode()
     def _generate_batch(
         self, prompts: Sequence[Prompt], samples: int, sampling: SamplingConfig, key: str
     ) -> list[list[Completion]]:
@@ -134,19 +141,11 @@ class TransformersEngine:
         lengths = lengths_R.tolist()
         token_ids = [row[:length] for row, length in zip(token_ids_RT.tolist(), lengths, strict=True)]
         logprobs = [row[:length] for row, length in zip(logprobs_RT.tolist(), lengths, strict=True)]
-        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        completions = [
-            Completion(
-                prompt_uid=prompts[row // samples].uid,
-                sample_index=row % samples,
-                token_ids=tuple(token_ids[row]),
-                logprobs=tuple(logprobs[row]),
-                finish=Finish.STOP if token_ids[row][-1] in self.eos_ids else Finish.LENGTH,
-                text=texts[row],
-            )
-            for row in range(len(lengths))
+        rows = [slice(start, start + samples) for start in range(0, len(lengths), samples)]
+        return [
+            make_completions(prompt, token_ids[own], logprobs[own], self.tokenizer, self.eos_ids)
+            for prompt, own in zip(prompts, rows, strict=True)
         ]
-        return [completions[start : start + samples] for start in range(0, len(completions), samples)]
 
 
 class _Decoding:
@@ -203,10 +202,3 @@ class _Decoding:
         self.cache.batch_select_indices(rows)
         self.mask_RS = None if self.mask_RS is None else self.mask_RS[rows]
         self.position_R = self.position_R[rows]
-
-
-def end_of_sequence_ids(model, tokenizer) -> list[int]:
-    """All ids that end a completion: the generation config's and the tokenizer's."""
-    configured = model.generation_config.eos_token_id
-    ids = configured if isinstance(configured, list) else [configured]
-    return sorted({token_id for token_id in [*ids, tokenizer.eos_token_id] if token_id is not None})

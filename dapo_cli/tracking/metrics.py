@@ -19,6 +19,8 @@ SECTIONS = (
     "sampler",
     "length",
     "policy",
+    "mismatch",
+    "canary",
     "repetition",
     "verifier",
     "eval",

@@ -12,6 +12,7 @@ export/                       the final Hugging Face folder
 profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profile_steps asks for it
 selftest.json                 what `dapo selftest` found for this recipe, where it was asked
 until_step_000003/            manifest, recipe and patch that held so far, where a resume with changes was allowed
+engine_rank_0.log             what vLLM says
 lock                          the process that writes here
 """
 
@@ -48,6 +49,9 @@ class RunFolder:
         self.profile = self.path / "profile"
         self.selftest_file = self.path / "selftest.json"
         self.lock_file = self.path / "lock"
+
+    def engine_log(self, rank: int) -> Path:
+        return self.path / f"engine_rank_{rank}.log"
 
     def rollouts_file(self, step: int) -> Path:
         return self.rollouts / f"step_{step:06d}.jsonl"

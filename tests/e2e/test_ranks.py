@@ -59,6 +59,8 @@ def assert_as_one_process(folder: Path, reference: Path, step: int) -> None:
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-4), key
             elif key == SQUARED:
                 assert ours[key] == pytest.approx(theirs[key], abs=1e-6), key
+            elif key.startswith("mismatch/"):  # between engine and learner: of rounding alone
+                assert ours[key] == pytest.approx(theirs[key], abs=1e-4), key
             else:
                 assert ours[key] == theirs[key], key
     for number in range(1, step + 1):

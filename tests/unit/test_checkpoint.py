@@ -27,7 +27,7 @@ def test_restores_learner_sampler_and_random_state(model, tmp_path):
     sampler.begin_step(1)
     sampler.stream.take(13)
     sampler.carried = [make_scored(GROUPS[0], born_step=1, logprob=-0.1)]
-    Checkpoints(tmp_path, keep=2).save(1, learner, sampler)
+    Checkpoints(tmp_path, keep=2).save(1, learner, sampler.state_dict())
     expected_draw = torch.rand(1)
     expected_prompts = [prompt.uid for prompt in sampler.stream.take(5)]
     weights = {name: weight.clone() for name, weight in model.named_parameters()}
@@ -53,7 +53,7 @@ def test_scored_group_survives_json_exactly():
 def test_keeps_the_newest(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 10):
-        checkpoints.save(step, make_learner(model), make_sampler())
+        checkpoints.save(step, make_learner(model), make_sampler().state_dict())
     assert checkpoints.steps() == [3, 10]
 
 
@@ -64,7 +64,7 @@ def test_no_checkpoint_is_step_zero(model, tmp_path):
 def test_a_full_disk_leaves_the_older_checkpoint_whole(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     learner = make_learner(model)
-    checkpoints.save(1, learner, make_sampler())
+    checkpoints.save(1, learner, make_sampler().state_dict())
 
     for error in (
         OSError(errno.ENOSPC, "No space left on device"),
@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_whole(model, tmp_path):
 
         learner.save = full_disk
         with pytest.raises(OSError, match="No space left") as raised:
-            checkpoints.save(2, learner, make_sampler())
+            checkpoints.save(2, learner, make_sampler().state_dict())
         assert raised.value.errno == errno.ENOSPC
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
     assert checkpoints.restore(make_learner(model), make_sampler()) == 1
@@ -85,17 +85,17 @@ def test_a_full_disk_leaves_the_older_checkpoint_whole(model, tmp_path):
 
 def test_a_folder_left_unfinished_by_a_kill_is_no_checkpoint(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(1, make_learner(model), make_sampler())
+    checkpoints.save(1, make_learner(model), make_sampler().state_dict())
     (tmp_path / "step_000002.unfinished").mkdir()
     (tmp_path / "step_000002.unfinished" / "model.safetensors").write_bytes(b"half")
     assert checkpoints.steps() == [1]
-    checkpoints.save(2, make_learner(model), make_sampler())
+    checkpoints.save(2, make_learner(model), make_sampler().state_dict())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000002"]
 
 
 def test_a_damaged_checkpoint_is_named_with_the_remedy(model, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(7, make_learner(model), make_sampler())
+    checkpoints.save(7, make_learner(model), make_sampler().state_dict())
     weights = tmp_path / "step_000007" / "__0_0.distcp"
     whole = weights.read_bytes()
     flipped = bytes([*whole[:-9], whole[-9] ^ 0x40, *whole[-8:]])

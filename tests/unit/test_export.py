@@ -23,7 +23,7 @@ def test_an_exported_checkpoint_computes_what_the_learner_did(tmp_path, keys):
     learner = make_learner(model, **keys)
     for step in (1, 2):
         learner.update(learner.score(GROUPS, step)[0], step)
-    Checkpoints(tmp_path, keep=1).save(2, learner, make_sampler())
+    Checkpoints(tmp_path, keep=1).save(2, learner, make_sampler().state_dict())
 
     recipe = Recipe(model=MODEL, learner=SingleLearner(**keys))
     assert export(recipe, pretrained, Checkpoints(tmp_path, keep=1), None, tmp_path / "out") == 2

@@ -45,10 +45,13 @@ def test_reward_is_correctness_and_length_penalty():
 
 def test_evaluation_is_the_mean_over_prompts_with_its_standard_error():
     class Engine:
+        ranks = 1
+
         def generate(self, prompts, samples_per_prompt, sampling, key):
             assert (samples_per_prompt, key) == (4, "7/eval")
             texts = {"a": ["1", "1", "1", "hang"], "b": ["2", "0", "0", "0"]}
-            return [[completion(p.uid, i, text) for i, text in enumerate(texts[p.uid])] for p in prompts]
+            for place, p in reversed(list(enumerate(prompts))):  # in finishing order
+                yield {place: [completion(p.uid, i, text) for i, text in enumerate(texts[p.uid])]}
 
     metrics = evaluate(World(), Engine(), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=4), seed=7)
     assert metrics["eval/accuracy"] == 0.5  # rates 0.75 and 0.25

@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from dapo_cli.errors import UserError
-from dapo_cli.learner.micro_batches import TokenSequence, pack
+from dapo_cli.learner.micro_batches import pack
+from dapo_cli.types import TokenSequence
 from tests.conftest import DEVICE, make_group
 from tests.unit.test_single_learner import make_learner, sequence_logprobs
 

@@ -226,7 +226,7 @@ BAD: dict[str, tuple[str, list[str], list[str]]] = {
     "list for a number": (DEFAULTS + BODY, ["run.seed=[1,2]"], ["run.seed = [1, 2]", "a whole number"]),
     "text for a list": (DEFAULTS + BODY, ["data=files", "data.paths=x.csv"], ["data.paths = x.csv", "a list"]),
     "null where none": (DEFAULTS + BODY, ["run.seed=null"], ["run.seed = null", "a whole number"]),
-    "enum": (DEFAULTS + BODY, ["sampler.surplus=cary"], ["cary", "discard, carry", "did you mean carry?"]),
+    "enum": (DEFAULTS + BODY, ["sampler.surplus=cary"], ["cary", "discard, carry, abort", "did you mean carry?"]),
     "missing value": (DEFAULTS + BODY.replace("  steps: 3\n", ""), [], ["mine.yaml: run.steps is missing"]),
     "??? value": (DEFAULTS + BODY, ["run.steps=???"], ["run.steps is missing"]),
     "value for a section": (DEFAULTS + BODY, ["algorithm=dapo"], ["algorithm is a section", "algorithm.clip_high"]),
@@ -540,7 +540,7 @@ def test_every_key_has_its_own_comment() -> None:
 
 def test_reference_text() -> None:
     text = reference_text("sampler")
-    assert "sampler.surplus  (one of discard, carry; default discard)" in text and "optimizer" not in text
+    assert "sampler.surplus  (one of discard, carry, abort; default discard)" in text and "optimizer" not in text
     assert "run.steps  (a whole number; required)" in reference_text(None)
     with pytest.raises(UserError, match="did you mean sampler"):
         reference_text("samplr")

@@ -26,6 +26,9 @@ class CountingStream:
         self.position += count
         return list(range(self.position - count, self.position))
 
+    def give_back(self, count):
+        self.position -= count
+
     def state_dict(self):
         return {"position": self.position}
 

@@ -7,6 +7,7 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from dapo_cli.config.schema import SamplingConfig
 from dapo_cli.errors import Diverged
+from dapo_cli.rollout.completions import complete
 from dapo_cli.rollout.transformers_engine import TransformersEngine, cut_distribution, sample_tokens, sampling_noise
 from dapo_cli.types import Finish
 from tests.conftest import make_prompt
@@ -25,7 +26,7 @@ def engine(model, tokenizer):
 
 
 def test_greedy_equals_generate(engine, model, prompts):
-    groups = engine.generate(prompts, 1, SamplingConfig(temperature=0, max_tokens=40), key="k")
+    groups = complete(engine, prompts, 1, SamplingConfig(temperature=0, max_tokens=40), key="k")
     for prompt, (completion,) in zip(prompts, groups, strict=True):
         token_ids = torch.tensor([prompt.token_ids])
         expected = model.generate(input_ids=token_ids, do_sample=False, max_new_tokens=40)[0, len(prompt.token_ids) :]
@@ -34,7 +35,7 @@ def test_greedy_equals_generate(engine, model, prompts):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_equal_a_full_forward_pass(engine, model, prompts, temperature):
-    groups = engine.generate(prompts, 3, SamplingConfig(temperature=temperature, max_tokens=30), key="k")
+    groups = complete(engine, prompts, 3, SamplingConfig(temperature=temperature, max_tokens=30), key="k")
     for prompt, completions in zip(prompts, groups, strict=True):
         for completion in completions:
             sequence = torch.tensor([[*prompt.token_ids, *completion.token_ids]])
@@ -46,32 +47,34 @@ def test_logprobs_equal_a_full_forward_pass(engine, model, prompts, temperature)
 
 def test_a_completion_does_not_depend_on_its_batch(model, tokenizer, prompts):
     sampling = SamplingConfig(max_tokens=40)
-    together = TransformersEngine(model, tokenizer, 64).generate(prompts, 4, sampling, key="k")
-    in_small_batches = TransformersEngine(model, tokenizer, 4).generate(prompts, 4, sampling, key="k")
-    alone = [TransformersEngine(model, tokenizer, 64).generate([prompt], 4, sampling, key="k")[0] for prompt in prompts]
-    backwards = TransformersEngine(model, tokenizer, 64).generate(prompts[::-1], 4, sampling, key="k")[::-1]
+    together = complete(TransformersEngine(model, tokenizer, 64), prompts, 4, sampling, key="k")
+    in_small_batches = complete(TransformersEngine(model, tokenizer, 4), prompts, 4, sampling, key="k")
+    alone = [
+        complete(TransformersEngine(model, tokenizer, 64), [prompt], 4, sampling, key="k")[0] for prompt in prompts
+    ]
+    backwards = complete(TransformersEngine(model, tokenizer, 64), prompts[::-1], 4, sampling, key="k")[::-1]
     tokens = [[c.token_ids for c in group] for group in together]
     assert len({c for group in tokens for c in group}) > 8
     for other in (in_small_batches, alone, backwards):
         assert [[c.token_ids for c in group] for group in other] == tokens
-    fewer = TransformersEngine(model, tokenizer, 64).generate(prompts, 2, sampling, key="k")
+    fewer = complete(TransformersEngine(model, tokenizer, 64), prompts, 2, sampling, key="k")
     assert [[c.token_ids for c in group] for group in fewer] == [group[:2] for group in tokens]
 
 
 def test_another_key_gives_other_completions(engine, prompts):
     sampling = SamplingConfig(max_tokens=40)
-    first, second = (engine.generate(prompts, 2, sampling, key=key) for key in ("1/train/1/0", "1/train/2/0"))
+    first, second = (complete(engine, prompts, 2, sampling, key=key) for key in ("1/train/1/0", "1/train/2/0"))
     assert [c.token_ids for c in first[1]] != [c.token_ids for c in second[1]]
 
 
 def test_finish_reason(engine, prompts):
-    long = engine.generate(prompts, 8, SamplingConfig(max_tokens=60), key="k")
+    long = complete(engine, prompts, 8, SamplingConfig(max_tokens=60), key="k")
     stopped = next(c for group in long for c in group if c.finish is Finish.STOP)
     assert stopped.token_ids[-1] in engine.eos_ids
     assert not set(stopped.token_ids[:-1]) & set(engine.eos_ids)
 
     def again(max_tokens: int):
-        groups = engine.generate(prompts, 8, SamplingConfig(max_tokens=max_tokens), key="k")
+        groups = complete(engine, prompts, 8, SamplingConfig(max_tokens=max_tokens), key="k")
         return next(
             c for g in groups for c in g if (c.prompt_uid, c.sample_index) == (stopped.prompt_uid, stopped.sample_index)
         )
@@ -129,4 +132,4 @@ def test_logits_that_are_not_finite_end_the_run(engine, model, prompts):
     model.model.norm.weight.data.fill_(torch.nan)
     for temperature in (0.0, 1.0):
         with pytest.raises(Diverged, match="logits are not finite"):
-            engine.generate(prompts, 1, SamplingConfig(temperature=temperature, max_tokens=4), key="k")
+            complete(engine, prompts, 1, SamplingConfig(temperature=temperature, max_tokens=4), key="k")

@@ -1,0 +1,38 @@
+"""What both ways of running vLLM set alike, as its own engine arguments."""
+
+from typing import Any
+
+from dapo_cli.config.schema import Precision, VllmRollout
+
+CPU_KV_CACHE_MIB = 1024
+CPU_BATCHED_TOKENS = 8192
+CPU_BLOCK_TOKENS = 32  # vLLM's CPU attention takes multiples of it
+
+
+def engine_settings(
+    config: VllmRollout, *, dtype: Precision, max_tokens: int, on_gpu: bool, gpu_memory_share: float
+) -> dict[str, Any]:
+    """By the names of vLLM's `EngineArgs`. `max_tokens` bounds prompt and completion together; `gpu_memory_share` holds
+    where the recipe has none."""
+    cache_mib = config.kv_cache_mib or (None if on_gpu else CPU_KV_CACHE_MIB)
+    settings: dict[str, Any] = {
+        "dtype": dtype.value,
+        "max_model_len": max_tokens,
+        "max_num_seqs": config.max_batch_completions,
+        "tensor_parallel_size": config.tensor_parallel,
+        "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+        "generation_config": "vllm",  # a model's own sampling defaults must not come in
+        "skip_tokenizer_init": True,
+        "enforce_eager": not (on_gpu and config.cuda_graphs),
+        "seed": 0,
+    }
+    if cache_mib is not None:
+        settings["kv_cache_memory_bytes"] = cache_mib << 20
+    if on_gpu:
+        settings["gpu_memory_utilization"] = config.gpu_memory_share or gpu_memory_share
+    else:
+        settings["block_size"] = CPU_BLOCK_TOKENS
+        # A prompt must be read in one go: to read on later, vLLM rewinds its generator, which a CPU's cannot.
+        settings["enable_chunked_prefill"] = False
+        settings["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, max_tokens)
+    return settings

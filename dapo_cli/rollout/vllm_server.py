@@ -165,6 +165,8 @@ class VllmServerEngine:
                 return self._completions(prompt, answer)
             except Lost as error:
                 self._lose(server, error)
+            except (LookupError, TypeError) as error:  # of an answer in another form
+                self._lose(server, Lost(f"it answers without completions: {error!r}"))
 
     async def _while_alive(self, server: Server, request: Coroutine[Any, Any, Any]) -> Any:
         """The answer, or Lost as soon as somebody finds out that the server is gone."""

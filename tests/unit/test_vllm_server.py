@@ -314,6 +314,7 @@ class TestCompletions:
 FAULTS: dict[str, tuple[Callable[[Any], tuple[int, Any] | None], str]] = {
     "breaks the connection": (lambda _: None, ""),
     "answers 500": (lambda _: (500, {"error": "engine core died"}), "answers 500"),
+    "answers without choices": (lambda _: (200, {"id": "x"}), "without completions"),
     "answers no JSON": (lambda _: (200, b"<html>"), ""),
 }
 

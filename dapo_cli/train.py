@@ -70,7 +70,7 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         batch = sampler.batch(scored)
         stats = UpdateStats()
         with clock("update"):
-            for start in range(0, len(batch), algorithm.groups_per_update):
+            for start in algorithm.passes * list(range(0, len(batch), algorithm.groups_per_update)):
                 stats = stats.merge(learner.update(batch[start : start + algorithm.groups_per_update], step))
         if recipe.run.ahead:
             with clock("wait"):

@@ -239,6 +239,8 @@ class AlgorithmConfig:
     groups_per_step: int = 512
     # Groups of one optimizer update. Section 4.1: 512 responses, which is 32 groups of 16.
     groups_per_update: int = 32
+    # Times that a step's batch is gone through, its updates each time; pi_old stays that of before the first.
+    passes: int = 1
     # epsilon_low of Eq. 10: the ratio is clipped to [1 - low, 1 + high]. Section 4.1: 0.2.
     clip_low: float = 0.2
     # epsilon_high of Eq. 10. Section 4.1: 0.28.

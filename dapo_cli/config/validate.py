@@ -84,6 +84,7 @@ RANGES: dict[str, Range] = {
     "AlgorithmConfig.samples_per_prompt": Range(at_least=2),
     "AlgorithmConfig.groups_per_step": COUNT,
     "AlgorithmConfig.groups_per_update": COUNT,
+    "AlgorithmConfig.passes": COUNT,
     "AlgorithmConfig.clip_low": FRACTION_BELOW_ONE,
     "AlgorithmConfig.clip_high": POSITIVE,
     "AlgorithmConfig.dual_clip": Range(above=1),

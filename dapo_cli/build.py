@@ -79,7 +79,7 @@ def read_inputs(recipe: Recipe) -> Inputs:
         records.append(record)
     _check_prompts(recipe, prompts, eval_prompts)
     if isinstance(recipe.rollout, VllmServerRollout):
-        from dapo_cli.rollout.vllm_server import check_servers
+        from dapo_cli.rollout.servers import check_servers
 
         check_servers(recipe.rollout, longest_sequence(recipe))
     reward_function = _read_reward(recipe.reward, records)

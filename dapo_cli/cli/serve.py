@@ -11,8 +11,6 @@ from dapo_cli.config.load import load_recipe
 from dapo_cli.config.schema import VllmServerRollout
 from dapo_cli.errors import UserError
 
-GPU_MEMORY_SHARE = 0.9
-
 
 def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoReturn:
     """Become vLLM's own server, of the recipe's model and with what a run needs of it. Never returns.
@@ -30,7 +28,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
 
     from dapo_cli.build import check_lengths, longest_sequence
     from dapo_cli.pretrained import open_pretrained
-    from dapo_cli.rollout.vllm_settings import engine_settings
+    from dapo_cli.rollout.vllm_settings import SERVER_GPU_SHARE, engine_settings
 
     pretrained = open_pretrained(loaded.recipe.model)
     check_lengths(loaded.recipe, pretrained)
@@ -39,7 +37,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
         dtype=config.dtype or loaded.recipe.learner.compute_dtype,
         max_tokens=longest_sequence(loaded.recipe),
         on_gpu=torch.cuda.is_available(),
-        gpu_memory_share=GPU_MEMORY_SHARE,
+        gpu_memory_share=SERVER_GPU_SHARE,
     )
     settings |= {
         "model": pretrained.folder,
@@ -51,6 +49,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
     }
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the addresses of weight updates
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else all servers of a machine take its first cores
     module = "vllm.entrypoints.openai.api_server"
     os.execv(sys.executable, [sys.executable, "-m", module, *_flags(settings)])
 

@@ -20,13 +20,12 @@ from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
 from dapo_cli.protocols import Finished
 from dapo_cli.rollout.completions import end_of_sequence_ids, make_completions, seed_of
-from dapo_cli.rollout.vllm_settings import engine_settings
+from dapo_cli.rollout.vllm_settings import COLOCATED_GPU_SHARE, engine_settings, sampling_values
 from dapo_cli.types import Prompt
 
 if TYPE_CHECKING:
     from dapo_cli.pretrained import Pretrained
 
-GPU_MEMORY_SHARE = 0.5  # the rest is the learner's
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the learner's tensors are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the learner's, too
@@ -73,12 +72,17 @@ class VllmColocatedEngine:
         self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: SamplingConfig, key: str
     ) -> Iterator[Finished]:
         """See `RolloutEngine.generate`. All are handed to vLLM at once; those unfinished are aborted on `close`."""
+        from vllm import SamplingParams
         from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind
 
         engine = self._llm.llm_engine
         running: dict[str, str] = {}  # our name of a request -> vLLM's
         for place, prompt in enumerate(prompts):
-            params = sampling_params(sampling, samples_per_prompt, seed_of(key, prompt.uid), self.eos_ids)
+            values = sampling_values(sampling, samples_per_prompt, seed_of(key, prompt.uid), self.eos_ids)
+            params = SamplingParams(
+                **values, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True
+            )
             running[str(place)] = engine.add_request(str(place), tokens_input(list(prompt.token_ids)), params)
         try:
             while running:
@@ -129,27 +133,6 @@ class VllmColocatedEngine:
         )
 
 
-def sampling_params(sampling: SamplingConfig, samples: int, seed: int, eos_ids: Sequence[int]) -> Any:
-    """vLLM's parameters: sample i of the prompt has seed `seed` + i."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        n=samples,
-        seed=seed,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        max_tokens=sampling.max_tokens,
-        stop_token_ids=list(eos_ids),
-        logprobs=0,  # of the sampled token alone
-        flat_logprobs=True,
-        detokenize=False,  # all at once is faster, and done by the tokenizer that every engine shares
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        skip_clone=True,
-    )
-
-
 def _start(
     config: VllmColocatedRollout, folder: str, world: World, dtype: Precision, max_tokens: int, sleeps: bool
 ) -> Any:
@@ -163,7 +146,7 @@ def _start(
         dtype=dtype,
         max_tokens=max_tokens,
         on_gpu=world.device.type == "cuda",
-        gpu_memory_share=GPU_MEMORY_SHARE,
+        gpu_memory_share=COLOCATED_GPU_SHARE,
     )
     settings |= {
         "model": folder,

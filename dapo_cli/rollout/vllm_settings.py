@@ -1,9 +1,12 @@
 """What both ways of running vLLM set alike, as its own engine arguments."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from dapo_cli.config.schema import Precision, VllmRollout
+from dapo_cli.config.schema import Precision, SamplingConfig, VllmRollout
 
+COLOCATED_GPU_SHARE = 0.5  # the rest is the learner's
+SERVER_GPU_SHARE = 0.9
 CPU_KV_CACHE_MIB = 1024
 CPU_BATCHED_TOKENS = 8192
 CPU_BLOCK_TOKENS = 32  # vLLM's CPU attention takes multiples of it
@@ -36,3 +39,18 @@ def engine_settings(
         settings["enable_chunked_prefill"] = False
         settings["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, max_tokens)
     return settings
+
+
+def sampling_values(sampling: SamplingConfig, samples: int, seed: int, eos_ids: Sequence[int]) -> dict[str, Any]:
+    """By the names of vLLM's `SamplingParams`: sample i of the prompt has seed `seed` + i."""
+    return {
+        "n": samples,
+        "seed": seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+        "stop_token_ids": list(eos_ids),
+        "logprobs": 0,  # of the sampled token alone
+        "detokenize": False,  # all at once is faster, and done by the tokenizer that every engine shares
+    }

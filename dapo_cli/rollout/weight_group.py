@@ -31,9 +31,28 @@ class WeightGroup:
         else:
             self._group = dist.ProcessGroupGloo(store, rank, size, SEND_TIMEOUT)
 
+    @staticmethod
+    def store(size: int) -> dist.TCPStore:
+        """Where the members find each other; its `port` is one that the system chooses."""
+        return dist.TCPStore("0.0.0.0", 0, size, is_master=True, timeout=JOIN_TIMEOUT, wait_for_workers=False)
+
+    @classmethod
+    def host(cls, store: dist.Store, size: int, device: torch.device, check: Callable[[], None]) -> "WeightGroup":
+        """Rank 0's. `check` is called while the others are waited for, and may raise to give up. Raises TimeoutError
+        where they do not come."""
+        members = [f"rank_{rank}" for rank in range(1, size)]
+        give_up_at = time.monotonic() + JOIN_TIMEOUT.total_seconds()
+        while not store.check(members):
+            check()
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"nobody came within {JOIN_TIMEOUT.total_seconds():g} s")
+            time.sleep(0.01)
+        return cls(store, 0, size, device)
+
     @classmethod
     def join(cls, host: str, port: int, rank: int, size: int, device: torch.device) -> "WeightGroup":
         store = dist.TCPStore(host, port, size, is_master=False, timeout=JOIN_TIMEOUT, wait_for_workers=False)
+        store.set(f"rank_{rank}", "")
         return cls(store, rank, size, device)
 
     def send(self, tensors: Sequence[Tensor], check: Callable[[], None]) -> None:

@@ -34,7 +34,8 @@ from dapo_cli.reward.judge import judge
 from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.user_function import read_user_function
 from dapo_cli.rollout.completions import complete, seed_of
-from dapo_cli.rollout.vllm_colocated import VllmColocatedEngine, sampling_params
+from dapo_cli.rollout.vllm_colocated import VllmColocatedEngine
+from dapo_cli.rollout.vllm_settings import sampling_values
 from dapo_cli.rounds import judge_as_they_finish
 from dapo_cli.tracking.clock import PhaseClock
 
@@ -62,13 +63,15 @@ def seconds(work) -> float:
 
 
 def throughput(engine, prompts, sampling, args) -> None:
+    from vllm import SamplingParams
     from vllm.inputs.engine import tokens_input
 
     llm = engine._llm
 
     def plain() -> None:
         inputs = [tokens_input(list(prompt.token_ids)) for prompt in prompts]
-        params = [sampling_params(sampling, args.samples, seed_of("k", p.uid), engine.eos_ids) for p in prompts]
+        values = [sampling_values(sampling, args.samples, seed_of("k", p.uid), engine.eos_ids) for p in prompts]
+        params = [SamplingParams(**each, flat_logprobs=True) for each in values]
         llm.generate(inputs, params, use_tqdm=False)
 
     def ours() -> list:

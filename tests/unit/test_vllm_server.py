@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,9 +20,10 @@ from dapo_cli.config.schema import ModelConfig, SamplingConfig, VllmServerRollou
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import RunStopped, UserError
 from dapo_cli.pretrained import Pretrained, open_pretrained
-from dapo_cli.rollout import vllm_server
+from dapo_cli.rollout import server_weights, servers
 from dapo_cli.rollout.completions import complete
-from dapo_cli.rollout.vllm_server import VllmServerEngine, check_servers
+from dapo_cli.rollout.servers import check_servers
+from dapo_cli.rollout.vllm_server import VllmServerEngine
 from dapo_cli.rollout.weight_group import WeightGroup
 from dapo_cli.types import Completion, Finish, Prompt
 
@@ -203,7 +205,8 @@ Build = Callable[..., VllmServerEngine]
 @pytest.fixture
 def build(pretrained, monkeypatch) -> Iterator[Build]:
     """Makes the engine of some peers."""
-    monkeypatch.setattr(vllm_server, "PULSE_S", 0.1)
+    monkeypatch.setattr(servers, "PULSE_S", 0.1)
+    monkeypatch.setattr(server_weights, "ARRIVAL_S", 0.1)
     engines: list[VllmServerEngine] = []
 
     def build(peers: list[Peer], silence_s: float = 60.0, world: World | None = None) -> VllmServerEngine:
@@ -213,8 +216,7 @@ def build(pretrained, monkeypatch) -> Iterator[Build]:
 
     yield build
     for engine in engines:
-        if engine._http._thread.is_alive():
-            engine.close()
+        engine.close()
 
 
 PROMPTS = [Prompt(f"p{place}", "1+2=?\n", (3 + place, 4, 5), "3", "test") for place in range(8)]
@@ -470,8 +472,8 @@ def assert_has(peer: Peer, weights: dict[str, torch.Tensor]) -> None:
 @pytest.fixture
 def small_buckets(monkeypatch) -> None:
     """A bucket for each weight."""
-    in_buckets = vllm_server.in_buckets
-    monkeypatch.setattr(vllm_server, "in_buckets", lambda weights: in_buckets(weights, 1))
+    in_buckets = server_weights.in_buckets
+    monkeypatch.setattr(server_weights, "in_buckets", lambda weights: in_buckets(weights, 1))
 
 
 @pytest.mark.usefixtures("small_buckets")
@@ -487,8 +489,6 @@ class TestWeights:
         for peer in peers:
             paths = [path for path, _ in peer.requests if path != "/health"]
             assert paths == ["/get_world_size", "/init_weight_transfer_engine", *updates, *updates]
-            versions = [body["weight_version"] for body in peer.asked("/finish_weight_update")]
-            assert len(set(versions)) == 2
 
     def test_an_update_that_another_run_left_open_is_closed(self, peers, build):
         peers[0].updating = True
@@ -501,6 +501,38 @@ class TestWeights:
         build(peers).sync_weights(weights_of(0).items())
         assert f"{peers[0].url} is lost (it keeps the prefix cache" in capsys.readouterr().err
         assert_has(peers[1], weights_of(0))
+
+    def test_a_server_that_cannot_be_connected_is_lost_at_once(self, peers, build, capsys):
+        """Long before the time that workers have to join."""
+        peers[0].answers["/init_weight_transfer_engine"] = lambda _: (500, {"error": "no such backend"})
+        begun = time.monotonic()
+        build(peers).sync_weights(weights_of(0).items())
+        assert time.monotonic() - begun < SECONDS
+        assert f"{peers[0].url} is lost" in (said := capsys.readouterr().err) and "no such backend" in said
+        assert_has(peers[1], weights_of(0))
+
+    def test_a_server_that_claims_to_have_weights_which_it_did_not_take_is_lost(self, peers, build, capsys):
+        peers[0].answers["/update_weights"] = lambda _: (200, None)
+        large = {"w": torch.ones(1 << 24)}  # more than a connection holds by itself
+        begun = time.monotonic()
+        build(peers).sync_weights(large.items())
+        assert time.monotonic() - begun < SECONDS
+        assert f"{peers[0].url} is lost (it says that it has weights" in capsys.readouterr().err
+        assert_has(peers[1], large)
+
+    def test_no_more_than_a_bucket_is_held(self, peers, build):
+        alive: list[weakref.ref[torch.Tensor]] = []
+
+        def source() -> Iterator[tuple[str, torch.Tensor]]:
+            for place in range(4):
+                assert sum(ref() is not None for ref in alive) <= 1
+                tensor = torch.full((8,), float(place))
+                alive.append(weakref.ref(tensor))
+                yield f"w{place}", tensor
+                del tensor
+
+        build(peers).sync_weights(source())
+        assert peers[1].weights.keys() == {"w0", "w1", "w2", "w3"}
 
     def test_a_server_lost_while_it_generates_is_connected_anew(self, peers, build, capsys):
         """Not sent to by the way that ended with it."""

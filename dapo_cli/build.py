@@ -147,10 +147,14 @@ def _make_deterministic(seed: int, world: World) -> None:
 def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> BaseLearner:
     algorithm = recipe.algorithm
     objective = Objective(
-        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip),
+        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip, algorithm.surrogate),
         temperature=recipe.sampling.temperature,
         filter_truncated=recipe.overlong.filter_truncated,
         correction=recipe.correction,
+        ratio=algorithm.ratio,
+        aggregation=algorithm.aggregation,
+        max_tokens=recipe.sampling.max_tokens,
+        kl_coefficient=algorithm.kl_coefficient,
     )
     config = recipe.learner
     if reads_weights(config, world):

@@ -229,7 +229,7 @@ BAD: dict[str, tuple[str, list[str], list[str]]] = {
     "enum": (DEFAULTS + BODY, ["sampler.surplus=cary"], ["cary", "discard, carry, abort", "did you mean carry?"]),
     "missing value": (DEFAULTS + BODY.replace("  steps: 3\n", ""), [], ["mine.yaml: run.steps is missing"]),
     "??? value": (DEFAULTS + BODY, ["run.steps=???"], ["run.steps is missing"]),
-    "value for a section": (DEFAULTS + BODY, ["algorithm=dapo"], ["algorithm is a section", "algorithm.clip_high"]),
+    "value for a section": (DEFAULTS + BODY, ["sampler=dynamic"], ["sampler is a section", "sampler.max_rounds"]),
     "empty section": (DEFAULTS + BODY + "sampler:\n", [], ["mine.yaml:12", "sampler is an empty section"]),
     "option as a value": (DEFAULTS + BODY, ["eval.data=files"], ["data@eval.data=OPTION"]),
     "unknown option": (
@@ -502,7 +502,7 @@ def test_loading_applies_the_rules() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["overlong.cache_tokens=0"],
+        ["overlong.penalty=false", "overlong.cache_tokens=4096"],
         ["overlong.cache_tokens=79"],
         ["eval.sampling.temperature=0", "eval.sampling.top_p=0.7", "eval.sampling.top_k=5"],
         ["sampler.surplus=carry"],

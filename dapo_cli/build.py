@@ -145,8 +145,19 @@ def _make_deterministic(seed: int, world: World) -> None:
 
 
 def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> BaseLearner:
+    objective = objective_of(recipe)
+    config = recipe.learner
+    if reads_weights(config, world):
+        model = load_weights(pretrained, recipe.model, device=weights_device(config, world))
+    else:
+        model = without_weights(pretrained.config)
+    return make_learner(config, recipe.optimizer, objective, model, world)
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """What the learner makes of a recipe's algorithm."""
     algorithm = recipe.algorithm
-    objective = Objective(
+    return Objective(
         clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip, algorithm.surrogate),
         temperature=recipe.sampling.temperature,
         filter_truncated=recipe.overlong.filter_truncated,
@@ -156,12 +167,6 @@ def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> Base
         max_tokens=recipe.sampling.max_tokens,
         kl_coefficient=algorithm.kl_coefficient,
     )
-    config = recipe.learner
-    if reads_weights(config, world):
-        model = load_weights(pretrained, recipe.model, device=weights_device(config, world))
-    else:
-        model = without_weights(pretrained.config)
-    return make_learner(config, recipe.optimizer, objective, model, world)
 
 
 def _build_engine(

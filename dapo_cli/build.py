@@ -145,19 +145,28 @@ def _make_deterministic(seed: int, world: World) -> None:
 
 
 def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> BaseLearner:
-    algorithm = recipe.algorithm
-    objective = Objective(
-        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip),
-        temperature=recipe.sampling.temperature,
-        filter_truncated=recipe.overlong.filter_truncated,
-        correction=recipe.correction,
-    )
+    objective = objective_of(recipe)
     config = recipe.learner
     if reads_weights(config, world):
         model = load_weights(pretrained, recipe.model, device=weights_device(config, world))
     else:
         model = without_weights(pretrained.config)
     return make_learner(config, recipe.optimizer, objective, model, world)
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """What the learner makes of a recipe's algorithm."""
+    algorithm = recipe.algorithm
+    return Objective(
+        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip, algorithm.surrogate),
+        temperature=recipe.sampling.temperature,
+        filter_truncated=recipe.overlong.filter_truncated,
+        correction=recipe.correction,
+        ratio=algorithm.ratio,
+        aggregation=algorithm.aggregation,
+        max_tokens=recipe.sampling.max_tokens,
+        kl_coefficient=algorithm.kl_coefficient,
+    )
 
 
 def _build_engine(

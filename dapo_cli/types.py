@@ -129,11 +129,13 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A kept group with pi_old: `old_logprobs[i]` is a [T_i] float32 array, by the learner's weights of `born_step`."""
+    """A kept group with pi_old: `old_logprobs[i]` is a [T_i] float32 array, by the learner's weights of `born_step`.
+    `ref_logprobs` are the reference model's, in the same form, where the recipe has one."""
 
     group: Group
     old_logprobs: tuple[np.ndarray, ...]
     born_step: int
+    ref_logprobs: tuple[np.ndarray, ...] | None = None
 
 
 def scored_group_to_dict(scored: ScoredGroup) -> dict[str, Any]:
@@ -150,6 +152,7 @@ def scored_group_to_dict(scored: ScoredGroup) -> dict[str, Any]:
         ],
         "old_logprobs": [values.tolist() for values in scored.old_logprobs],
         "born_step": scored.born_step,
+        "ref_logprobs": None if scored.ref_logprobs is None else [values.tolist() for values in scored.ref_logprobs],
     }
 
 
@@ -172,5 +175,14 @@ def scored_group_from_dict(state: dict[str, Any]) -> ScoredGroup:
         )
         for rollout in state["rollouts"]
     )
-    old_logprobs = tuple(np.array(values, dtype=np.float32) for values in state["old_logprobs"])
-    return ScoredGroup(Group(prompt, rollouts), old_logprobs, state["born_step"])
+    ref = state["ref_logprobs"]
+    return ScoredGroup(
+        Group(prompt, rollouts),
+        _arrays(state["old_logprobs"]),
+        state["born_step"],
+        None if ref is None else _arrays(ref),
+    )
+
+
+def _arrays(lists: list[list[float]]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(values, dtype=np.float32) for values in lists)

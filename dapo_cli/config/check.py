@@ -68,7 +68,7 @@ def choice_problem(key: str, option: Any, composer: Composer) -> str | None:
     if group not in groups:
         return f"no group {group}; groups: {', '.join(sorted(groups))}{hint(group, groups)}"
     if slot and (slot not in slots or slots[slot].group != group):
-        homes = [name for name, info in slots.items() if info.group == group]
+        homes = [name for name, info in slots.items() if info.group == group] or [f"its own place, by `{group}` alone"]
         return f"{slot} takes no {group} option; {group} goes to {' or '.join(homes)}"
     options = composer.options(group)
     if not isinstance(option, str) or option.removesuffix(".yaml") not in options:

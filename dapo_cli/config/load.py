@@ -49,6 +49,7 @@ def load_recipe(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedRecip
 
     written, form_problems = _leaves_of(layers)
     written += [("file " + path.name, source.leaves), ("override", given.leaves)]
+    form_problems += _overruled_presets(given, written)
     chosen = {layer.package: layer for layer in layers if layer.path is None}
     shape = shape_of(_classes(chosen))
     checks = [leaf_problem(name, leaf, shape) for _, leaves in written for name, leaf in leaves.items()]
@@ -101,10 +102,37 @@ def _leaves_of(layers: list[Layer]) -> tuple[list[tuple[str, dict[str, Leaf]]], 
             problems.append(f"{layer.path}: has the name of a built-in option of {layer.group}; rename it")
         source = read_source(layer.path)
         prefix = f"{layer.package}." if layer.package else ""
-        origin = f"option {layer.group}={layer.option}" if layer.package else f"file {layer.path.name}"
+        origin = f"option {layer.group}={layer.option}" if layer.group else f"file {layer.path.name}"
         written.append((origin, {prefix + name: leaf for name, leaf in source.leaves.items()}))
         problems += source.problems
     return written, problems
+
+
+def _overruled_presets(given: Overrides, written: list[tuple[str, dict[str, Leaf]]]) -> list[str]:
+    """The keys of a preset chosen on the command line that a file laid over it sets to something else: what would run
+    is not what was asked for. In a file's own `defaults` the same is meant."""
+    problems = []
+    for group, choice in given.choices.items():
+        origins = [origin for origin, _ in written]
+        if group.partition("@")[0] in schema.OPTIONS or f"option {group}={choice.value}" not in origins:
+            continue
+        place = origins.index(f"option {group}={choice.value}")
+        for name, asked in written[place][1].items():
+            over = [leaves[name] for _, leaves in written[place + 1 : -1] if name in leaves]
+            if over and name not in given.leaves and not _same(over[-1].value, asked.value):
+                problems.append(
+                    f"{choice.place}: {group}={choice.value}: sets {name} to {asked.value}, but {over[-1].place} sets it "
+                    f"to {over[-1].value}; delete it there, or add {name}={asked.value} to the command line"
+                )
+    return problems
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two leaves, texts as they are in a file, spell one value: 3e-4 and 0.0003."""
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return str(one).lower() == str(other).lower()
 
 
 def _classes(slots: dict[str, Layer]) -> dict[str, type]:

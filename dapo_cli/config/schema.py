@@ -35,6 +35,34 @@ class Precision(Enum):
     float16 = "float16"
 
 
+class Advantage(Enum):
+    group_std = "group_std"
+    mean = "mean"
+    leave_one_out = "leave_one_out"
+    batch_std = "batch_std"
+    smoothed = "smoothed"
+
+
+class Surrogate(Enum):
+    clip = "clip"
+    dynamic_clip = "dynamic_clip"
+    cispo = "cispo"
+    aspo = "aspo"
+
+
+class RatioLevel(Enum):
+    token = "token"
+    sequence = "sequence"
+
+
+class Aggregation(Enum):
+    token_mean = "token_mean"
+    prompt_mean = "prompt_mean"
+    sequence_mean = "sequence_mean"
+    sequence_sum = "sequence_sum"
+    constant = "constant"
+
+
 class CorrectionKind(Enum):
     none = "none"
     truncated = "truncated"
@@ -224,8 +252,9 @@ class PythonReward(RewardConfig):
 
 @dataclass
 class OverlongConfig:
-    # L_cache of Eq. 13: the soft penalty grows over the last so many tokens before max_tokens; 0 switches it off.
-    # Section 4.1: 4096.
+    # Add Eq. 13's soft penalty to the reward.
+    penalty: bool = True
+    # L_cache of Eq. 13: the soft penalty grows over the last so many tokens before max_tokens. Section 4.1: 4096.
     cache_tokens: int = 4096
     # Leave truncated completions out of the loss (section 3.4); they still count in the group's mean and deviation.
     filter_truncated: bool = False
@@ -241,12 +270,28 @@ class AlgorithmConfig:
     groups_per_update: int = 32
     # Times that a step's batch is gone through, its updates each time; pi_old stays that of before the first.
     passes: int = 1
-    # epsilon_low of Eq. 10: the ratio is clipped to [1 - low, 1 + high]. Section 4.1: 0.2.
+    # What a group's rewards become: over the group's deviation (Eq. 9), their mean taken off alone, against the mean of
+    # the others, over the batch's deviation, or smoothed over a prompt's visits.
+    advantage: Advantage = Advantage.group_std
+    # How the ratio bounds a token's loss: clipped (Eq. 10), clipped by bounds that depend on pi_old (DCPO), as a capped
+    # weight of log pi (CISPO), or flipped where the advantage is positive (ASPO). docs/algorithms.md has each formula.
+    surrogate: Surrogate = Surrogate.clip
+    # The ratio is each token's own (Eq. 8), or its completion's, exp of the mean of log r (GSPO, arXiv:2507.18071).
+    ratio: RatioLevel = RatioLevel.token
+    # How token losses make a mini-batch's loss: by their mean (Eq. 12); their mean within each prompt, or each
+    # completion, then the mean of these; within each completion, summed for each prompt, then the mean over prompts
+    # (DCPO); or their sum over completions x sampling.max_tokens (Dr. GRPO).
+    aggregation: Aggregation = Aggregation.token_mean
+    # epsilon_low of Eq. 10: the ratio is clipped to [1 - low, 1 + high]. Section 4.1: 0.2. cispo has no lower bound.
     clip_low: float = 0.2
-    # epsilon_high of Eq. 10. Section 4.1: 0.28.
+    # epsilon_high of Eq. 10. Section 4.1: 0.28. With cispo a token's weight is capped at 1 + high.
     clip_high: float = 0.28
     # c of dual clip: bounds the loss of a negative advantage at c times its size; null is off. The authors' script: 10.
+    # dynamic_clip's upper bound (DCPO: 10) and aspo's flipped ratio (ASPO: 3) are never above it, either.
     dual_clip: float | None = None
+    # beta, times k3 to a reference model, the weights that the run started from; 0 keeps no such model (section 2.3).
+    # GRPO (arXiv:2402.03300): 0.04.
+    kl_coefficient: float = 0.0
 
 
 @dataclass
@@ -268,6 +313,9 @@ class CorrectionConfig:
 class SamplerConfig:
     # Eq. 11: keep only groups with 0 < correct < G. False trains on every group.
     dynamic: bool = True
+    # Generate more in place of the groups that dynamic leaves out. False trains on what one round of groups_per_step
+    # prompts leaves (ScaleRL, arXiv:2510.13786).
+    refill: bool = True
     # Rounds of generation in one step at most.
     max_rounds: int = 10
     # Prompts of one round at most. The authors' script: 1536, three times the batch.

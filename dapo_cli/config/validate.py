@@ -13,10 +13,12 @@ from dapo_cli.config.schema import (
     CorrectionKind,
     DeepspeedLearner,
     Precision,
+    RatioLevel,
     Recipe,
     RewardConfig,
     SingleLearner,
     Surplus,
+    Surrogate,
     TransformersRollout,
     VllmServerRollout,
 )
@@ -80,7 +82,7 @@ RANGES: dict[str, Range] = {
     "RewardConfig.memory_limit_mib": Range(at_least=256),
     "RewardConfig.failed_reward": Range(at_least=-1, at_most=1),
     "RewardConfig.alarm_failed_share": Range(at_least=0, at_most=1),
-    "OverlongConfig.cache_tokens": COUNT_OR_OFF,
+    "OverlongConfig.cache_tokens": COUNT,
     "AlgorithmConfig.samples_per_prompt": Range(at_least=2),
     "AlgorithmConfig.groups_per_step": COUNT,
     "AlgorithmConfig.groups_per_update": COUNT,
@@ -88,6 +90,7 @@ RANGES: dict[str, Range] = {
     "AlgorithmConfig.clip_low": FRACTION_BELOW_ONE,
     "AlgorithmConfig.clip_high": POSITIVE,
     "AlgorithmConfig.dual_clip": Range(above=1),
+    "AlgorithmConfig.kl_coefficient": COUNT_OR_OFF,
     "CorrectionConfig.cap": POSITIVE,
     "CorrectionConfig.mask_low": FRACTION_BELOW_ONE,
     "CorrectionConfig.mask_high": Range(above=1),
@@ -122,6 +125,7 @@ RANGES: dict[str, Range] = {
 REASONS = {
     "AlgorithmConfig.samples_per_prompt": "a group of one has no mean to differ from",
     "AlgorithmConfig.dual_clip": "null switches it off",
+    "OverlongConfig.cache_tokens": "overlong.penalty=false switches the penalty off",
     "RewardConfig.memory_limit_mib": "null sets no limit; a worker with sympy takes about 200",
     "LearnerConfig.lora_rank": "null trains all weights",
     "RunConfig.threads": "null leaves torch's choice",
@@ -131,7 +135,15 @@ REASONS = {
 
 def problems(recipe: Recipe) -> list[str]:
     """Every broken rule, one line each: keys, values, remedy. Empty for a sound recipe."""
-    rules = (_batch_rules, _sampling_rules, _data_rules, _rollout_rules, _learner_rules, _tracking_rules)
+    rules = (
+        _objective_rules,
+        _batch_rules,
+        _sampling_rules,
+        _data_rules,
+        _rollout_rules,
+        _learner_rules,
+        _tracking_rules,
+    )
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
 
@@ -160,6 +172,15 @@ def range_key(owner: type, field_name: str) -> str:
     """The table's key of a field: the class that first declares it, so that options inherit their base's range."""
     declaring = [cls for cls in owner.__mro__ if field_name in inspect.get_annotations(cls)]
     return f"{declaring[-1].__name__}.{field_name}"
+
+
+def _objective_rules(recipe: Recipe) -> Iterator[str]:
+    algorithm = recipe.algorithm
+    if algorithm.ratio is RatioLevel.sequence and algorithm.surrogate is Surrogate.dynamic_clip:
+        yield (
+            "algorithm.ratio = sequence with algorithm.surrogate = dynamic_clip: its bounds come from one token's "
+            "probability; set ratio to token, or surrogate to clip"
+        )
 
 
 def _batch_rules(recipe: Recipe) -> Iterator[str]:
@@ -197,10 +218,10 @@ def _batch_rules(recipe: Recipe) -> Iterator[str]:
 
 def _sampling_rules(recipe: Recipe) -> Iterator[str]:
     sampling, cache = recipe.sampling, recipe.overlong.cache_tokens
-    if cache > 0 and cache >= sampling.max_tokens:
+    if recipe.overlong.penalty and cache >= sampling.max_tokens:
         yield (
             f"overlong.cache_tokens = {cache} must be below sampling.max_tokens = {sampling.max_tokens}, or every "
-            f"completion is punished for its length; lower it, or set 0 to switch the penalty off"
+            f"completion is punished for its length; lower it, or switch the penalty off by overlong.penalty=false"
         )
     if sampling.temperature == 0:
         yield "sampling.temperature = 0: training needs samples that differ; set it above 0 (the paper: 1.0)"

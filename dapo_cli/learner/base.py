@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +14,30 @@ import torch
 from torch import Tensor
 
 from dapo_cli.algorithm.advantage import group_advantages
+from dapo_cli.algorithm.aggregation import aggregation_weights
 from dapo_cli.algorithm.correction import correction_weights, log_weights
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
-from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
-from dapo_cli.config.schema import CorrectionConfig, LearnerConfig, OptimizerConfig, Precision
+from dapo_cli.algorithm.objective import (
+    Clip,
+    LossTokens,
+    UpdateStats,
+    sequence_log_ratios,
+    token_mean_loss,
+    weighted_losses,
+)
+from dapo_cli.config.schema import (
+    Aggregation,
+    CorrectionConfig,
+    LearnerConfig,
+    OptimizerConfig,
+    Precision,
+    RatioLevel,
+)
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import Diverged
 from dapo_cli.learner.flops import UPDATE, UPDATE_OF_ADAPTERS, ModelFlops
+from dapo_cli.learner.lora import without_adapters
+from dapo_cli.learner.loss_tokens import LossSequence, loss_tokens
 from dapo_cli.learner.micro_batches import MicroBatch, micro_batches
 from dapo_cli.learner.optim import LossScale, learning_rate
 from dapo_cli.learner.policy import decoder_layers, prepare
@@ -31,22 +48,33 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True)
 class Objective:
-    """What the recipe says about the loss; `temperature` is the sampling temperature, under which log-probs are
-    taken."""
+    """What the recipe says about the loss; `temperature` is the sampling temperature, under which all log-probs are
+    taken, the reference's too. `max_tokens` is the divisor of a constant aggregation."""
 
     clip: Clip
     temperature: float
     filter_truncated: bool
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
+    ratio: RatioLevel = RatioLevel.token
+    aggregation: Aggregation = Aggregation.token_mean
+    max_tokens: int = 1
+    kl_coefficient: float = 0.0
+
+    @property
+    def has_reference(self) -> bool:
+        return self.kl_coefficient > 0
 
 
 class BaseLearner(ABC):
     """Every rank is given the same groups and ends with the same figures; each runs its share of the sequences.
 
-    `policy` is the module that is called with a micro-batch and a head (a `Policy`, or what an engine wraps it in).
+    `policy` is the module that is called with a micro-batch and a head (a `Policy`, or what an engine wraps it in);
+    `reference` another one with the weights that the model came with, or None: where the recipe has no reference, or
+    where adapters leave them in `policy` itself.
     """
 
     policy: Any
+    reference: Any = None
     mean_over_ranks = False  # whether gradients are averaged over ranks, which `_loss_factor` undoes
 
     def __init__(
@@ -68,24 +96,39 @@ class BaseLearner(ABC):
         return taken
 
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
-        """pi_old of each group under the current weights, and the mean entropy per completion token, in nats (None
-        where there is no token). Collective: every rank must call, with the same groups."""
+        """pi_old of each group under the current weights, the reference's log-probs where the recipe has one, and the
+        mean entropy per completion token, in nats (None where there is no token). Collective: every rank must call,
+        with the same groups."""
         sequences = [_sequence(group, i) for group in groups for i in range(len(group.rollouts))]
         logprobs, entropy = self.logprobs(sequences)
-        in_order = iter(logprobs)
-        return [ScoredGroup(group, tuple(next(in_order) for _ in group.rollouts), step) for group in groups], entropy
+        old = _by_group(groups, logprobs)
+        ref: Sequence[tuple[np.ndarray, ...] | None] = [None] * len(groups)
+        if self.objective.has_reference:
+            ref = _by_group(groups, self._ref_logprobs(sequences))
+        return [ScoredGroup(group, old[i], step, ref[i]) for i, group in enumerate(groups)], entropy
 
     def logprobs(
         self, sequences: Sequence[TokenSequence], temperature: float | None = None
     ) -> tuple[list[np.ndarray], float | None]:
         """Of each sequence's completion tokens, [T_i] float32, and their mean entropy, at the sampling temperature or
         another one. Collective: every rank must call, with the same sequences."""
+        return self._logprobs_by(self.policy, sequences, temperature)
+
+    def _ref_logprobs(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
+        if self.reference is not None:
+            return self._logprobs_by(self.reference, sequences)[0]
+        with without_adapters(self.model):
+            return self._logprobs_by(self.policy, sequences)[0]
+
+    def _logprobs_by(
+        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None
+    ) -> tuple[list[np.ndarray], float | None]:
         own: dict[int, np.ndarray] = {}
         entropy_sum, tokens = 0.0, 0
         head = self._head(chunked_logprobs, temperature)
         with torch.no_grad():
             for batch in self._own_micro_batches(sequences):
-                logprobs_N, entropy_N = self.policy(batch, head)
+                logprobs_N, entropy_N = policy(batch, head)
                 self._count_flops("score", batch, 1)
                 if batch.is_filler:
                     continue
@@ -99,31 +142,29 @@ class BaseLearner(ABC):
         return [scores[index] for index in range(len(sequences))], entropy_sum / tokens if tokens else None
 
     def update(self, groups: Sequence[ScoredGroup], step: int) -> UpdateStats:
-        """One optimizer update on one mini-batch, Eq. 8, 10, 12.
+        """One optimizer update on one mini-batch, Eq. 8, 10, 12, or as the recipe's objective has it.
 
         Truncated completions leave numerator and denominator where the recipe filters them. A mini-batch without a loss
         token changes nothing and counts no update. Collective: every rank must call, with the same groups.
         """
-        sequences, old_logprobs, advantages = self._loss_sequences(groups)
-        num_loss_tokens = sum(len(sequence.completion_ids) for sequence in sequences)
+        sequences = self._loss_sequences(groups)
+        lengths = [len(each.old_logprobs) for each in sequences]
+        num_loss_tokens = sum(lengths)
         if not num_loss_tokens:
-            return UpdateStats()
+            return self._no_update()
+        weights = aggregation_weights(
+            lengths, [each.prompt for each in sequences], self.objective.aggregation, self.objective.max_tokens
+        )
         own = UpdateStats()
         factor = self.loss_scale.value * (self.world.size if self.mean_over_ranks else 1)
-        for batch in self._own_micro_batches(sequences):
-            old_logprobs_N, advantages_N = self._of_tokens(batch, old_logprobs, advantages)
-
-            def share(logprobs_C: Tensor, chunk: slice, old=old_logprobs_N, advantages=advantages_N) -> Tensor:
-                losses_C = token_losses(logprobs_C, old[chunk], advantages[chunk], self.objective.clip)
-                # The factor comes first: a token's gradient may be below what float16 can hold.
-                return token_mean_loss(losses_C, num_loss_tokens) * factor
-
-            loss, logprobs_N = self.policy(batch, self._head(fused_loss, token_loss=share))
+        for batch in self._own_micro_batches([each.sequence for each in sequences]):
+            tokens = loss_tokens(batch, sequences, weights, self.objective.has_reference)
+            loss, logprobs_N = self.policy(batch, self._loss_head(batch, tokens, num_loss_tokens, factor))
             self._backward(loss)
             self._count_flops("update", batch, UPDATE if self.config.lora_rank is None else UPDATE_OF_ADAPTERS)
             if not batch.is_filler:
                 own.loss += loss.item() / factor
-                own.add_tokens(logprobs_N, old_logprobs_N, advantages_N, self.objective.clip)
+                own.add_tokens(logprobs_N, self._with_ratios(batch, tokens, logprobs_N), self.objective.clip)
         stats = UpdateStats()
         for rank_stats in self.world.gather(own):
             stats = stats.merge(rank_stats)
@@ -135,8 +176,11 @@ class BaseLearner(ABC):
             return stats
         if self.loss_scale.value > 1.0:  # beyond float16's range: left out, at a smaller scale next time
             self.loss_scale.after_update(finite=False)
-            return UpdateStats(skipped=1)
+            return self._no_update(skipped=1)
         raise Diverged(f"the gradient of step {step} is not finite")
+
+    def _no_update(self, skipped: int = 0) -> UpdateStats:
+        return UpdateStats(skipped=skipped, has_reference=self.objective.has_reference)
 
     @property
     def holds_plain_model(self) -> bool:
@@ -178,43 +222,64 @@ class BaseLearner(ABC):
             **more,
         )
 
+    def _loss_head(
+        self, batch: MicroBatch, tokens: LossTokens, num_loss_tokens: int, factor: float
+    ) -> Callable[..., Any]:
+        """The head that turns a micro-batch into its share of the mini-batch loss, times `factor`."""
+
+        def head(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+            known = tokens
+            if self.objective.ratio is RatioLevel.sequence:
+                # A completion's ratio needs the log-probs of all its tokens before the loss of the first.
+                logprobs_N, _ = self._head(chunked_logprobs)(hidden_NH, weight_VH, targets_N)
+                known = self._with_ratios(batch, tokens, logprobs_N)
+
+            def share(logprobs_C: Tensor, chunk: slice) -> Tensor:
+                losses_C = weighted_losses(logprobs_C, known[chunk], self.objective.clip, self.objective.kl_coefficient)
+                # The factor comes first: a token's gradient may be below what float16 can hold.
+                return token_mean_loss(losses_C, num_loss_tokens) * factor
+
+            return self._head(fused_loss, token_loss=share)(hidden_NH, weight_VH, targets_N)
+
+        return head
+
+    def _with_ratios(self, batch: MicroBatch, tokens: LossTokens, logprobs_N: Tensor) -> LossTokens:
+        """The tokens with their completions' ratios, where the recipe's are those of sequences."""
+        if self.objective.ratio is RatioLevel.token:
+            return tokens
+        log_ratios_N = sequence_log_ratios(logprobs_N, tokens.old_logprobs_N, batch.completion_lengths)
+        return replace(tokens, log_ratios_N=log_ratios_N)
+
     def _count_flops(self, phase: str, batch: MicroBatch, passes: int) -> None:
         if self.flops is not None:
             self._model_flops[phase] += passes * self.flops.forward(batch)
 
-    def _of_tokens(
-        self, batch: MicroBatch, old_logprobs: Sequence[np.ndarray], advantages: Sequence[np.ndarray]
-    ) -> tuple[Tensor, Tensor]:
-        """pi_old and advantage of the micro-batch's completion tokens, both [N] float32. A filler's token has advantage
-        0, so that its loss and gradient are 0."""
-        if batch.is_filler:
-            nothing = torch.zeros(1, device=self.world.device)
-            return nothing, nothing
-        old_logprobs_N = torch.from_numpy(np.concatenate([old_logprobs[i] for i in batch.order]))
-        advantages_N = torch.from_numpy(np.concatenate([advantages[i] for i in batch.order]))
-        return old_logprobs_N.to(self.world.device), advantages_N.to(self.world.device)
+    def _loss_sequences(self, groups: Sequence[ScoredGroup]) -> list[LossSequence]:
+        """The completions that enter the loss. A filtered completion still counts in its group's mean and deviation.
 
-    def _loss_sequences(
-        self, groups: Sequence[ScoredGroup]
-    ) -> tuple[list[TokenSequence], list[np.ndarray], list[np.ndarray]]:
-        """The completions that enter the loss, with pi_old and advantage of each of their tokens, [T_i] float32. A
-        filtered completion still counts in its group's mean and deviation.
-
-        The loss is linear in the advantage, so the weights that correct for the engine are multiplied into it.
+        The surrogates are linear in the advantage, so the weights that correct for the engine are multiplied into it.
         """
-        sequences, old_logprobs, advantages = [], [], []
-        for scored in groups:
+        sequences = []
+        for place, scored in enumerate(groups):
             group_advantage = group_advantages(scored.group.rewards)
             log_weight = log_weights(scored)
             for i, rollout in enumerate(scored.group.rollouts):
                 if self.objective.filter_truncated and rollout.completion.truncated:
                     continue
-                sequences.append(_sequence(scored.group, i))
-                old_logprobs.append(scored.old_logprobs[i])
-                advantages.append(
-                    np.float32(group_advantage[i]) * correction_weights(log_weight[i], self.objective.correction)
+                advantages = np.float32(group_advantage[i]) * correction_weights(
+                    log_weight[i], self.objective.correction
                 )
-        return sequences, old_logprobs, advantages
+                ref = None if scored.ref_logprobs is None else scored.ref_logprobs[i]
+                sequences.append(
+                    LossSequence(_sequence(scored.group, i), place, scored.old_logprobs[i], advantages, ref)
+                )
+        return sequences
+
+
+def _by_group(groups: Sequence[Group], arrays: Sequence[np.ndarray]) -> list[tuple[np.ndarray, ...]]:
+    """One array of each rollout, as `score` lays them out, to a tuple for each group."""
+    in_order = iter(arrays)
+    return [tuple(next(in_order) for _ in group.rollouts) for group in groups]
 
 
 def _sequence(group: Group, index: int) -> TokenSequence:

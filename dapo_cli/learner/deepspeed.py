@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dapo_cli.learner import state
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.lora import merged_weights
 from dapo_cli.learner.policy import Policy, trainable
+from dapo_cli.learner.reference import starting_copy
 
 
 class DeepspeedLearner(BaseLearner):
@@ -32,6 +34,7 @@ class DeepspeedLearner(BaseLearner):
         """Collective: every rank must call."""
         super().__init__(world, model, objective, optimizer, config)
         self.stage = config.zero_stage
+        starting = starting_copy(model, config, objective.has_reference)
         policy = Policy(model, config, autocast=False)
         deepspeed = _import_deepspeed(world)
         if self.stage == 3:  # the head's weight is read outside of its own module
@@ -52,6 +55,17 @@ class DeepspeedLearner(BaseLearner):
         with torch.no_grad():
             for name, parameter in trainable(self.model) if exact else ():
                 self._set_part(parameter, exact[name], None)
+        if starting is not None:
+            self.reference = self._reference(deepspeed, Policy(starting, config, autocast=False), config)
+
+    def _reference(self, deepspeed: Any, policy: Policy, config: DeepspeedConfig) -> Any:
+        """Split over ranks at stage 3; below, where each rank holds the whole policy, whole in the compute type."""
+        if self.stage < 3:
+            return policy.to(device=self.world.device, dtype=policy.compute_dtype)
+        deepspeed.zero.register_external_parameter(policy, policy.model.get_output_embeddings().weight)
+        with _silent():
+            engine, *_ = deepspeed.initialize(model=policy, config=reference_config(config), dist_init_required=False)
+        return engine
 
     def named_weights(self) -> Iterable[tuple[str, Tensor]]:
         return merged_weights(self.model, self._whole)
@@ -163,6 +177,12 @@ def engine_config(config: DeepspeedConfig, optimizer: OptimizerConfig) -> dict[s
             "communication_data_type": "fp32",
         }
     return settings
+
+
+def reference_config(config: DeepspeedConfig) -> dict[str, Any]:
+    """The same of a model that is split over ranks and never updated."""
+    settings = engine_config(replace(config, offload_optimizer=False), OptimizerConfig())
+    return {key: value for key, value in settings.items() if key not in ("gradient_clipping", "data_types")}
 
 
 def _shape(parameter: Tensor) -> torch.Size:

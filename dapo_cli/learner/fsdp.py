@@ -1,6 +1,7 @@
 """Sharded over ranks by FSDP2: each rank keeps 1/size of weights, gradients and AdamW's moments."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,12 +65,12 @@ class FsdpLearner(SingleLearner):
     def holds_plain_model(self) -> bool:
         return False
 
-    def logprobs(
-        self, sequences: Sequence[TokenSequence], temperature: float | None = None
+    def _logprobs_by(
+        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None
     ) -> tuple[list[np.ndarray], float | None]:
-        result = super().logprobs(sequences, temperature)
+        result = super()._logprobs_by(policy, sequences, temperature)
         # After a forward pass the root stays whole, in the compute type, until the backward pass that does not come.
-        self.policy.reshard()
+        policy.reshard()
         return result
 
     def _whole(self, tensor: Tensor) -> Tensor:

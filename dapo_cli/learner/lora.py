@@ -2,6 +2,7 @@
 trained."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -39,3 +40,18 @@ def merged_weights(model: Any, whole: Callable[[Tensor], Tensor]) -> Iterator[tu
             down, up = (whole(getattr(layer, part)[ADAPTER].weight) for part in ("lora_A", "lora_B"))
             weight = weight + layer.scaling[ADAPTER] * (up @ down)
         yield name.replace(".base_layer.", "."), weight
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """The model with the weights that it had before its adapters: these run, and count for nothing. All weights are
+    used in the order of an ordinary pass, which ZeRO-3 fetches them ahead by."""
+    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
+    scaling = [layer.scaling[ADAPTER] for layer in layers]
+    for layer in layers:
+        layer.scaling[ADAPTER] = 0.0
+    try:
+        yield
+    finally:
+        for layer, value in zip(layers, scaling, strict=True):
+            layer.scaling[ADAPTER] = value

@@ -14,6 +14,7 @@ from dapo_cli.learner import state
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.lora import merged_weights
 from dapo_cli.learner.policy import Policy, trainable
+from dapo_cli.learner.reference import starting_copy
 
 
 class SingleLearner(BaseLearner):
@@ -26,7 +27,10 @@ class SingleLearner(BaseLearner):
     ) -> None:
         """Collective: every rank must call."""
         super().__init__(world, model, objective, optimizer, config)
+        starting = starting_copy(model, config, objective.has_reference)
         self.policy = self._wrap(Policy(model, config, autocast=self.autocast))
+        if starting is not None:
+            self.reference = self._wrap(Policy(starting, config, autocast=self.autocast))
         self.optimizer = torch.optim.AdamW(
             [parameter for _, parameter in trainable(model)],
             lr=optimizer.lr,

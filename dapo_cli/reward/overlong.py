@@ -19,13 +19,13 @@ def soft_overlong_penalty(length: int, max_tokens: int, cache_tokens: int) -> fl
 
 
 class SoftOverlong:
-    """The shaper of Eq. 13; with `cache_tokens: 0` every penalty is 0."""
+    """The shaper of Eq. 13; with `penalty: false` every penalty is 0."""
 
     def __init__(self, config: OverlongConfig, max_tokens: int) -> None:
-        self._cache_tokens = config.cache_tokens
+        self._config = config
         self._max_tokens = max_tokens
 
     def penalty(self, completion: Completion) -> float:
-        if self._cache_tokens == 0:
+        if not self._config.penalty:
             return 0.0
-        return soft_overlong_penalty(len(completion.token_ids), self._max_tokens, self._cache_tokens)
+        return soft_overlong_penalty(len(completion.token_ids), self._max_tokens, self._config.cache_tokens)

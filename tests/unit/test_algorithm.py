@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
-from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
+from dapo_cli.algorithm.objective import Clip, LossTokens, UpdateStats, token_losses, token_mean_loss
 
 DAPO = Clip(low=0.2, high=0.28)
 
@@ -79,11 +79,15 @@ def test_token_mean_weighs_tokens_alike():
     assert (token_mean_loss(short, 8) + token_mean_loss(long, 8)).item() == 2.5
 
 
+def loss_tokens(advantages: torch.Tensor) -> LossTokens:
+    return LossTokens(torch.zeros_like(advantages), advantages, torch.ones_like(advantages))
+
+
 def test_update_stats_count_each_bound_by_its_own_sign():
     ratios = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.0])
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
     stats = UpdateStats(updates=1)
-    stats.add_tokens(ratios.log(), torch.zeros(5), advantages, DAPO)
+    stats.add_tokens(ratios.log(), loss_tokens(advantages), DAPO)
     metrics = stats.metrics()
     assert metrics["policy/clip_high"] == pytest.approx(1 / 5)
     assert metrics["policy/clip_low"] == pytest.approx(1 / 5)
@@ -95,8 +99,8 @@ def test_update_stats_count_each_bound_by_its_own_sign():
 
 def test_update_stats_merge_weighs_by_tokens():
     first, second = UpdateStats(updates=1), UpdateStats(updates=1)
-    first.add_tokens(torch.tensor([1.5]).log(), torch.zeros(1), torch.ones(1), DAPO)
-    second.add_tokens(torch.zeros(3), torch.zeros(3), torch.ones(3), DAPO)
+    first.add_tokens(torch.tensor([1.5]).log(), loss_tokens(torch.ones(1)), DAPO)
+    second.add_tokens(torch.zeros(3), loss_tokens(torch.ones(3)), DAPO)
     assert first.merge(second).metrics()["policy/clip_high"] == 0.25
 
 

@@ -130,6 +130,72 @@ def test_of_null_for_a_section_and_a_key_inside_the_later_layer_counts(tmp_path:
     assert on.origins["eval.data.held_out"] == "file mine.yaml" and on.origins["eval.data.prompts"] == "default"
 
 
+PRESET = """\
+# @package _global_
+algorithm: {clip_high: 0.5, dual_clip: 7}
+sampler: {dynamic: false}
+learner: {fp32_head: true}
+"""
+
+
+def test_a_preset_sets_keys_of_several_sections_under_the_recipes_own(tmp_path: Path) -> None:
+    written(tmp_path, PRESET, "algorithm/wide.yaml")
+    text = DEFAULTS.replace("  - _self_", "  - algorithm: wide\n  - _self_") + BODY + "algorithm: {clip_high: 0.4}\n"
+    recipe = loaded(tmp_path, text)
+    algorithm = recipe.recipe.algorithm
+    assert (algorithm.clip_high, algorithm.dual_clip, algorithm.clip_low) == (0.4, 7, 0.2)
+    assert not recipe.recipe.sampler.dynamic and recipe.recipe.learner.fp32_head
+    assert recipe.origins["algorithm.clip_high"] == "file mine.yaml"
+    for key in ("algorithm.dual_clip", "sampler.dynamic", "learner.fp32_head"):
+        assert recipe.origins[key] == "option algorithm=wide"
+    again = loaded(tmp_path, to_yaml(recipe))
+    assert again.recipe == recipe.recipe
+
+
+@pytest.mark.parametrize("text", [
+    DEFAULTS + BODY,
+    DEFAULTS.replace("  - _self_", "  - algorithm: dcpo\n  - _self_") + BODY,
+    "defaults: [base, _self_]\n",
+    "defaults: [base, override algorithm: gspo, _self_]\n",
+])  # fmt: skip
+def test_a_preset_of_the_command_line_takes_the_place_of_the_recipes(tmp_path: Path, text: str) -> None:
+    written(tmp_path, DEFAULTS.replace("  - _self_", "  - algorithm: cispo\n  - _self_") + BODY, "base.yaml")
+    plain = loaded(tmp_path, DEFAULTS + BODY, "algorithm=grpo")
+    recipe = loaded(tmp_path, text, "algorithm=grpo")
+    assert recipe.recipe == plain.recipe
+    assert recipe.recipe.algorithm.kl_coefficient == 0.04 and not recipe.recipe.learner.fp32_head
+    changed = {key: origin for key, origin in recipe.origins.items() if origin == "option algorithm=grpo"}
+    assert {"algorithm.aggregation", "sampler.dynamic", "overlong.penalty"} <= changed.keys()
+
+
+def test_a_preset_is_no_recipe_and_no_slot() -> None:
+    assert not any("algorithm" in name for name in recipe_names())
+    assert "algorithm" not in load_recipe("quickstart", ["algorithm=grpo"]).options
+
+
+def test_a_preset_that_the_recipe_overrules_is_refused_on_the_command_line(tmp_path: Path) -> None:
+    path = written(tmp_path, DEFAULTS + BODY + "algorithm: {clip_high: 0.4, clip_low: 2e-1}\n")
+    message = complaint(path, "algorithm=grpo")
+    for words in ("1 problem", "algorithm=grpo", "clip_high to 0.2", "mine.yaml:12 sets it to 0.4"):
+        assert words in message
+    assert load_recipe(path, ["algorithm=grpo", "algorithm.clip_high=0.4"]).recipe.algorithm.clip_high == 0.4
+    written(tmp_path, DEFAULTS + BODY + "algorithm: {clip_high: 0.4}\n", "base.yaml")
+    assert "base.yaml:12" in complaint(written(tmp_path, "defaults: [base, _self_]\n"), "algorithm=grpo")
+
+
+def test_the_resolved_recipe_of_a_preset_refuses_another(tmp_path: Path) -> None:
+    """Else `dapo train RUN_DIR algorithm=dapo` would change nothing and say nothing."""
+    path = written(tmp_path, to_yaml(load_recipe("quickstart", ["algorithm=gspo"])))
+    assert load_recipe(path, ["algorithm=gspo"]).recipe == load_recipe("quickstart", ["algorithm=gspo"]).recipe
+    assert "algorithm=dapo: sets algorithm.ratio to token" in complaint(path, "algorithm=dapo")
+
+
+def test_problems_of_a_preset_name_its_file(tmp_path: Path) -> None:
+    written(tmp_path, "# @package _global_\nsampler:\n  dynamics: false\n", "algorithm/odd.yaml")
+    message = complaint(written(tmp_path, DEFAULTS + BODY), "algorithm=odd")
+    assert "odd.yaml:3: sampler.dynamics = false: no such key; did you mean sampler.dynamic?" in message
+
+
 ACCEPTED = [
     ("optimizer.lr=1e-6", "optimizer.lr", 1e-6),
     ("optimizer.lr=3", "optimizer.lr", 3.0),
@@ -229,7 +295,7 @@ BAD: dict[str, tuple[str, list[str], list[str]]] = {
     "enum": (DEFAULTS + BODY, ["sampler.surplus=cary"], ["cary", "discard, carry, abort", "did you mean carry?"]),
     "missing value": (DEFAULTS + BODY.replace("  steps: 3\n", ""), [], ["mine.yaml: run.steps is missing"]),
     "??? value": (DEFAULTS + BODY, ["run.steps=???"], ["run.steps is missing"]),
-    "value for a section": (DEFAULTS + BODY, ["algorithm=dapo"], ["algorithm is a section", "algorithm.clip_high"]),
+    "value for a section": (DEFAULTS + BODY, ["sampler=dynamic"], ["sampler is a section", "sampler.max_rounds"]),
     "empty section": (DEFAULTS + BODY + "sampler:\n", [], ["mine.yaml:12", "sampler is an empty section"]),
     "option as a value": (DEFAULTS + BODY, ["eval.data=files"], ["data@eval.data=OPTION"]),
     "unknown option": (
@@ -283,6 +349,16 @@ BAD: dict[str, tuple[str, list[str], list[str]]] = {
         DEFAULTS + BODY,
         ["learner=fsdq"],
         ["learner=fsdq", "fsdp", "single", "did you mean fsdp?"],
+    ),
+    "unknown preset": (
+        DEFAULTS + BODY,
+        ["algorithm=grop"],
+        ["algorithm=grop", "no option grop of algorithm", "dr_grpo", "did you mean grpo?"],
+    ),
+    "preset in a wrong place": (
+        DEFAULTS + BODY,
+        ["algorithm@run=grpo"],
+        ["run takes no algorithm", "`algorithm` alone"],
     ),
     "unknown group": (
         DEFAULTS.replace("- learner", "- lerner") + BODY,
@@ -451,6 +527,9 @@ BROKEN_RULES = [
     (["algorithm.clip_low=1"], ["clip_low = 1", "below 1"]),
     (["algorithm.clip_high=0"], ["clip_high = 0", "above 0"]),
     (["algorithm.dual_clip=1"], ["dual_clip = 1", "above 1"]),
+    (["algorithm.kl_coefficient=-0.1"], ["kl_coefficient = -0.1", "at least 0"]),
+    (["algorithm.ratio=sequence", "algorithm.surrogate=dynamic_clip"], ["ratio = sequence", "dynamic_clip", "token"]),
+    (["overlong.cache_tokens=0"], ["cache_tokens = 0", "overlong.penalty=false"]),
     (["optimizer.lr=0"], ["optimizer.lr = 0", "above 0"]),
     (["optimizer.lr=nan"], ["optimizer.lr = nan"]),
     (["optimizer.max_grad_norm=inf"], ["max_grad_norm = inf"]),
@@ -502,7 +581,7 @@ def test_loading_applies_the_rules() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["overlong.cache_tokens=0"],
+        ["overlong.penalty=false", "overlong.cache_tokens=4096"],
         ["overlong.cache_tokens=79"],
         ["eval.sampling.temperature=0", "eval.sampling.top_p=0.7", "eval.sampling.top_k=5"],
         ["sampler.surplus=carry"],

@@ -59,7 +59,7 @@ def test_soft_overlong_is_the_three_branches_of_the_paper(length: int, max_token
 def test_shaper_counts_tokens_and_can_be_off():
     completion = Completion("p", 0, tuple(range(90)), (0.0,) * 90, Finish.STOP, "text of other length")
     assert SoftOverlong(OverlongConfig(cache_tokens=20), max_tokens=100).penalty(completion) == -0.5
-    assert SoftOverlong(OverlongConfig(cache_tokens=0), max_tokens=80).penalty(completion) == 0.0
+    assert SoftOverlong(OverlongConfig(penalty=False), max_tokens=80).penalty(completion) == 0.0
 
 
 # Extraction

@@ -18,6 +18,14 @@ class Instruction(Enum):
     authors = "authors"
 
 
+class Advantage(Enum):
+    group_std = "group_std"
+    mean = "mean"
+    leave_one_out = "leave_one_out"
+    batch_std = "batch_std"
+    smoothed = "smoothed"
+
+
 class OnCap(Enum):
     train_short = "train_short"
     stop = "stop"
@@ -241,6 +249,9 @@ class AlgorithmConfig:
     groups_per_update: int = 32
     # Times that a step's batch is gone through, its updates each time; pi_old stays that of before the first.
     passes: int = 1
+    # A of Eq. 9: over the group's deviation (the paper); the mean alone subtracted (Dr. GRPO); the mean of the others
+    # (RLOO); over the whole batch's deviation (ScaleRL); or smoothed over a prompt's visits (DCPO). docs/advantages.md.
+    advantage: Advantage = Advantage.group_std
     # epsilon_low of Eq. 10: the ratio is clipped to [1 - low, 1 + high]. Section 4.1: 0.2.
     clip_low: float = 0.2
     # epsilon_high of Eq. 10. Section 4.1: 0.28.
@@ -268,6 +279,9 @@ class CorrectionConfig:
 class SamplerConfig:
     # Eq. 11: keep only groups with 0 < correct < G. False trains on every group.
     dynamic: bool = True
+    # Try more prompts in place of groups that Eq. 11 drops. False trains on what is left of groups_per_step prompts
+    # (ScaleRL's zero-variance filtering).
+    refill: bool = True
     # Rounds of generation in one step at most.
     max_rounds: int = 10
     # Prompts of one round at most. The authors' script: 1536, three times the batch.
@@ -285,6 +299,12 @@ class SamplerConfig:
     surplus: Surplus = Surplus.discard
     # Carried groups older than this are dropped and counted; steps.
     max_staleness: int = 1
+    # A prompt whose last pass rate was this or above is passed over for a while; null passes over none. ScaleRL: 0.9.
+    skip_solved_above: float | None = None
+    # A prompt whose last pass rate was this or below is passed over for a while; null passes over none.
+    skip_hopeless_below: float | None = None
+    # Epochs for which such a prompt is passed over before it comes again.
+    revisit_after: int = 3
 
 
 @dataclass

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.algorithm.correction import correction_weights, log_weights
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
 from dapo_cli.algorithm.objective import Clip, UpdateStats, token_losses, token_mean_loss
@@ -98,20 +97,20 @@ class BaseLearner(ABC):
         entropy_sum, tokens = sum(share[1] for share in shares), sum(share[2] for share in shares)
         return [scores[index] for index in range(len(sequences))], entropy_sum / tokens if tokens else None
 
-    def update(self, groups: Sequence[ScoredGroup], step: int) -> UpdateStats:
-        """One optimizer update on one mini-batch, Eq. 8, 10, 12.
+    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], step: int) -> UpdateStats:
+        """One optimizer update on one mini-batch, Eq. 8, 10, 12. `advantages[g][i]` is that of rollout i of group g.
 
         Truncated completions leave numerator and denominator where the recipe filters them. A mini-batch without a loss
         token changes nothing and counts no update. Collective: every rank must call, with the same groups.
         """
-        sequences, old_logprobs, advantages = self._loss_sequences(groups)
+        sequences, old_logprobs, token_advantages = self._loss_sequences(groups, advantages)
         num_loss_tokens = sum(len(sequence.completion_ids) for sequence in sequences)
         if not num_loss_tokens:
             return UpdateStats()
         own = UpdateStats()
         factor = self.loss_scale.value * (self.world.size if self.mean_over_ranks else 1)
         for batch in self._own_micro_batches(sequences):
-            old_logprobs_N, advantages_N = self._of_tokens(batch, old_logprobs, advantages)
+            old_logprobs_N, advantages_N = self._of_tokens(batch, old_logprobs, token_advantages)
 
             def share(logprobs_C: Tensor, chunk: slice, old=old_logprobs_N, advantages=advantages_N) -> Tensor:
                 losses_C = token_losses(logprobs_C, old[chunk], advantages[chunk], self.objective.clip)
@@ -195,16 +194,15 @@ class BaseLearner(ABC):
         return old_logprobs_N.to(self.world.device), advantages_N.to(self.world.device)
 
     def _loss_sequences(
-        self, groups: Sequence[ScoredGroup]
+        self, groups: Sequence[ScoredGroup], group_advantages: Sequence[Sequence[float]]
     ) -> tuple[list[TokenSequence], list[np.ndarray], list[np.ndarray]]:
         """The completions that enter the loss, with pi_old and advantage of each of their tokens, [T_i] float32. A
-        filtered completion still counts in its group's mean and deviation.
+        filtered completion has still counted in the advantages of its group.
 
         The loss is linear in the advantage, so the weights that correct for the engine are multiplied into it.
         """
         sequences, old_logprobs, advantages = [], [], []
-        for scored in groups:
-            group_advantage = group_advantages(scored.group.rewards)
+        for scored, group_advantage in zip(groups, group_advantages, strict=True):
             log_weight = log_weights(scored)
             for i, rollout in enumerate(scored.group.rollouts):
                 if self.objective.filter_truncated and rollout.completion.truncated:

@@ -38,10 +38,11 @@ class PromptStream:
         """From now on an epoch leaves out the prompts that are due in a later one, by their uid. What is due must not
         change for prompts that the epoch has still to come to, or a resumed run would differ."""
         self._due = due
+        self.load_state_dict(self.state_dict())
 
     @property
     def epoch(self) -> int:
-        """That of the last prompt taken."""
+        """The one under way."""
         return self._epoch
 
     @property

@@ -76,8 +76,8 @@ class Learner(Protocol):
         sampling temperature or another one."""
         ...
 
-    def update(self, groups: Sequence[ScoredGroup], step: int) -> "UpdateStats":
-        """One optimizer update on one mini-batch."""
+    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], step: int) -> "UpdateStats":
+        """One optimizer update on one mini-batch; `advantages[g][i]` is that of rollout i of group g."""
         ...
 
     def take_model_flops(self) -> dict[str, float]:

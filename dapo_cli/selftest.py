@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.objective import Clip
-from dapo_cli.config.schema import LearnerConfig, OptimizerConfig, Precision, SingleLearner
+from dapo_cli.config.schema import Advantage, LearnerConfig, OptimizerConfig, Precision, SingleLearner
 from dapo_cli.distributed.world import World
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.kinds import make_learner, reads_weights, weights_device
@@ -117,7 +118,8 @@ def _compare(learner: BaseLearner, oracle: BaseLearner | None, groups: list[Grou
     """pi_old and one update on both sides."""
     scored, _ = learner.score(groups, step)
     scored = _moved_away(scored, step)
-    stats = learner.update(scored, step)
+    advantages = batch_advantages(groups, Advantage.group_std)
+    stats = learner.update(scored, advantages, step)
     after = {name: weight.cpu() for name, weight in learner.named_weights()}
 
     def differences() -> Row:
@@ -129,7 +131,7 @@ def _compare(learner: BaseLearner, oracle: BaseLearner | None, groups: list[Grou
             for one, other in zip(scored, expected, strict=True)
             for ours, theirs in zip(one.old_logprobs, other.old_logprobs, strict=True)
         ]
-        exact = oracle.update(expected, step)
+        exact = oracle.update(expected, advantages, step)
         weights = [
             ((after[name] - weight.cpu()).norm() / weight.cpu().norm().clamp(min=1e-12)).item()
             for name, weight in oracle.named_weights()

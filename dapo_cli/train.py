@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.correction import mismatch_metrics
 from dapo_cli.algorithm.objective import UpdateStats
 from dapo_cli.canary import Canary
@@ -68,10 +69,12 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         with clock("score"):
             scored, entropy = learner.score(fresh, step)
         batch = sampler.batch(scored)
+        advantages = batch_advantages([each.group for each in batch], algorithm.advantage)
         stats = UpdateStats()
         with clock("update"):
             for start in algorithm.passes * list(range(0, len(batch), algorithm.groups_per_update)):
-                stats = stats.merge(learner.update(batch[start : start + algorithm.groups_per_update], step))
+                part = slice(start, start + algorithm.groups_per_update)
+                stats = stats.merge(learner.update(batch[part], advantages[part], step))
         if recipe.run.ahead:
             with clock("wait"):
                 batches.wait()

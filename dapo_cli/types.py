@@ -12,6 +12,8 @@ A group of two, built by hand:
 (1, True, (1.0, -1.5))
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -106,12 +108,43 @@ class Rollout:
         return self.correctness + self.length_penalty
 
 
+class RewardHistory(NamedTuple):
+    """The rewards of a prompt over its visits: their number, mean, and sum of squared differences from the mean, which
+    unlike the sum of squares loses no digits where rewards are nearly equal.
+
+    >>> RewardHistory().after([1.0, -1.0]).after([1.0, 1.0])
+    RewardHistory(visits=2, size=4, mean=0.5, squares=3.0)
+    """
+
+    visits: int = 0
+    size: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def after(self, rewards: Sequence[float]) -> "RewardHistory":
+        """With one more visit, by the parallel update of Chan, Golub and LeVeque (1979)."""
+        new_mean = math.fsum(rewards) / len(rewards)
+        new_squares = math.fsum((reward - new_mean) ** 2 for reward in rewards)
+        size, apart = self.size + len(rewards), new_mean - self.mean
+        return RewardHistory(
+            visits=self.visits + 1,
+            size=size,
+            mean=self.mean + apart * len(rewards) / size,
+            squares=self.squares + new_squares + apart**2 * self.size * len(rewards) / size,
+        )
+
+
+FIRST_VISIT = RewardHistory()
+
+
 @dataclass(frozen=True)
 class Group:
-    """The G rollouts of one prompt, in order of sample index."""
+    """The G rollouts of one prompt, in order of sample index. `history` are the rewards of the prompt's visits before
+    this one, which the sampler's ledger gives."""
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
+    history: RewardHistory = FIRST_VISIT
 
     @property
     def num_correct(self) -> int:
@@ -150,6 +183,7 @@ def scored_group_to_dict(scored: ScoredGroup) -> dict[str, Any]:
             }
             for rollout in scored.group.rollouts
         ],
+        "history": list(scored.group.history),
         "old_logprobs": [values.tolist() for values in scored.old_logprobs],
         "born_step": scored.born_step,
         "ref_logprobs": None if scored.ref_logprobs is None else [values.tolist() for values in scored.ref_logprobs],
@@ -177,7 +211,7 @@ def scored_group_from_dict(state: dict[str, Any]) -> ScoredGroup:
     )
     ref = state["ref_logprobs"]
     return ScoredGroup(
-        Group(prompt, rollouts),
+        Group(prompt, rollouts, RewardHistory(*state["history"])),
         _arrays(state["old_logprobs"]),
         state["born_step"],
         None if ref is None else _arrays(ref),

@@ -9,7 +9,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from dapo_cli.algorithm.advantage import batch_advantages
+from dapo_cli.algorithm.objective import UpdateStats
+from dapo_cli.config.schema import Advantage
 from dapo_cli.config.shipped import model_folder
+from dapo_cli.protocols import Learner
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
 
 DEVICE = torch.device(os.environ.get("DAPO_TEST_DEVICE", "cpu"))  # of the tests that a GPU may run, too
@@ -60,6 +64,17 @@ def make_group(
         verdict = Verdict(Outcome.RIGHT if right else Outcome.WRONG, "0", "test")
         rollouts.append(Rollout(completion, verdict, 1.0 if right else -1.0, 0.0))
     return Group(prompt, tuple(rollouts))
+
+
+def eq_9(scored: list[ScoredGroup]) -> list[list[float]]:
+    """The default advantages of a mini-batch."""
+    return batch_advantages([each.group for each in scored], Advantage.group_std)
+
+
+def train_on(learner: Learner, groups: list[Group], step: int) -> UpdateStats:
+    """pi_old, then one update."""
+    scored, _ = learner.score(groups, step)
+    return learner.update(scored, eq_9(scored), step)
 
 
 def make_scored(group: Group, born_step: int = 1, logprob: float = -3.0) -> ScoredGroup:

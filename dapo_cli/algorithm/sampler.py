@@ -1,21 +1,26 @@
 """Dynamic sampling, Eq. 11: rounds of prompts until the batch is full of informative groups."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+from dapo_cli.algorithm.ledger import Ledger, Skip
 from dapo_cli.config.schema import OnCap, SamplerConfig, Surplus
 from dapo_cli.errors import RunStopped
 from dapo_cli.types import Group, Prompt, ScoredGroup, scored_group_from_dict, scored_group_to_dict
 
 
 class Stream(Protocol):
-    """An endless, resumable stream of prompts."""
+    """An endless, resumable stream of prompts; `data.stream` has the one there is."""
 
+    @property
+    def epoch(self) -> int: ...
     @property
     def left_in_epoch(self) -> int: ...
     def take(self, count: int) -> list[Prompt]: ...
     def give_back(self, count: int) -> None: ...
+    def pass_over(self, due: Callable[[str], int]) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -42,6 +47,11 @@ class DynamicSampler:
         self.config = config
         self.groups_per_step = groups_per_step
         self.stream = stream
+        self.ledger = Ledger(config)
+        self.skips = config.skip_solved_above is not None or config.skip_hopeless_below is not None
+        if self.skips:
+            stream.pass_over(self.ledger.due)
+        self._passed_over: tuple[int | None, dict[Skip, int]] = (None, {})  # of which epoch, how many
         self.carried: list[ScoredGroup] = []
         # Discounted counts of informative and of judged groups; the prior weighs as much as one batch.
         self._informative = config.initial_yield * groups_per_step
@@ -67,12 +77,20 @@ class DynamicSampler:
     def missing(self) -> int:
         return max(0, self.groups_per_step - len(self.carried) - len(self.kept))
 
+    @property
+    def wanted(self) -> int:
+        """Groups to try for: those missing from the batch; without refill, those not tried yet in this step."""
+        if self.config.refill:
+            return self.missing
+        return max(0, self.groups_per_step - len(self.carried) - self.num_judged)
+
     def next_prompts(self) -> list[Prompt]:
-        """The next round's prompts; empty when the batch is full or the rounds are used up.
+        """The next round's prompts; empty when the batch is full, all prompts of a step without refill were tried, or
+        the rounds are used up.
 
         Raises RunStopped at the cap of rounds when the recipe asks for it.
         """
-        if not self.missing:
+        if not self.wanted:
             return []
         if self.rounds == self.config.max_rounds:
             if self.config.on_cap is OnCap.stop:
@@ -83,12 +101,12 @@ class DynamicSampler:
                     "resume from the last checkpoint with --allow-changes."
                 )
             return []
-        if self.config.dynamic:
+        if self.config.dynamic and self.config.refill:
             count = round_size(
                 self.missing, self.expected_yield, self.config.oversample, self.config.max_prompts_per_round
             )
         else:
-            count = min(self.missing, self.config.max_prompts_per_round)
+            count = min(self.wanted, self.config.max_prompts_per_round)
         # A round ends with the epoch: a prompt that came twice in it would get the same noise, so the same completions.
         return self.stream.take(min(count, self.stream.left_in_epoch))
 
@@ -111,6 +129,7 @@ class DynamicSampler:
             groups = groups[: self._filled_after([group.informative for group in groups])]
         self.num_aborted += len(results) - len(groups)
         self.stream.give_back(len(results) - len(groups))
+        groups = [self._entered(group) for group in groups]
         informative = [group for group in groups if group.informative]
         self.rounds += 1
         self.num_judged += len(groups)
@@ -119,6 +138,12 @@ class DynamicSampler:
         self._judged = self.config.yield_memory * self._judged + len(groups)
         self.kept += informative if self.config.dynamic else groups
         return groups
+
+    def _entered(self, group: Group) -> Group:
+        """The group with its prompt's earlier rewards; its own are in the ledger from now on."""
+        known = replace(group, history=self.ledger.history(group.prompt.uid))
+        self.ledger.add(group, self.step, self.stream.epoch)
+        return known
 
     def _filled_after(self, informative: Sequence[bool]) -> int | None:
         """How many of these groups, the first of a round, fill the batch; None where they do not."""
@@ -159,18 +184,30 @@ class DynamicSampler:
             "sampler/carried_age": sum(carried_ages) / len(carried_ages) if carried_ages else None,
             "sampler/dropped_stale": self.dropped_stale,
             "sampler/yield_estimate": self.expected_yield,
+            **{f"sampler/skipped_{reason.value}": count for reason, count in self._skipped().items()},
+            **self.ledger.metrics(),
         }
+
+    def _skipped(self) -> dict[Skip, int]:
+        """Prompts that the epoch under way passes over. Counted once an epoch, since it looks at all of them."""
+        if not self.skips:
+            return dict.fromkeys(Skip, 0)
+        if self._passed_over[0] != self.stream.epoch:
+            self._passed_over = (self.stream.epoch, self.ledger.passed_over(self.stream.epoch))
+        return self._passed_over[1]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; complete at the end of a step."""
         return {
             "stream": self.stream.state_dict(),
+            "ledger": self.ledger.state_dict(),
             "informative": self._informative,
             "judged": self._judged,
             "carried": [scored_group_to_dict(group) for group in self.carried],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.stream.load_state_dict(state["stream"])
+        self.ledger.load_state_dict(state["ledger"])
+        self.stream.load_state_dict(state["stream"])  # which asks the ledger what is due
         self._informative, self._judged = state["informative"], state["judged"]
         self.carried = [scored_group_from_dict(group) for group in state["carried"]]

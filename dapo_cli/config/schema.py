@@ -18,6 +18,14 @@ class Instruction(Enum):
     authors = "authors"
 
 
+class Advantage(Enum):
+    group_std = "group_std"
+    mean = "mean"
+    leave_one_out = "leave_one_out"
+    batch_std = "batch_std"
+    smoothed = "smoothed"
+
+
 class OnCap(Enum):
     train_short = "train_short"
     stop = "stop"
@@ -33,14 +41,6 @@ class Precision(Enum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
-
-
-class Advantage(Enum):
-    group_std = "group_std"
-    mean = "mean"
-    leave_one_out = "leave_one_out"
-    batch_std = "batch_std"
-    smoothed = "smoothed"
 
 
 class Surrogate(Enum):
@@ -270,8 +270,8 @@ class AlgorithmConfig:
     groups_per_update: int = 32
     # Times that a step's batch is gone through, its updates each time; pi_old stays that of before the first.
     passes: int = 1
-    # What a group's rewards become: over the group's deviation (Eq. 9), their mean taken off alone, against the mean of
-    # the others, over the batch's deviation, or smoothed over a prompt's visits.
+    # A of Eq. 9: over the group's deviation (the paper); the mean alone subtracted (Dr. GRPO); the mean of the others
+    # (RLOO); over the whole batch's deviation (ScaleRL); or smoothed over a prompt's visits (DCPO). docs/algorithms.md.
     advantage: Advantage = Advantage.group_std
     # How the ratio bounds a token's loss: clipped (Eq. 10), clipped by bounds that depend on pi_old (DCPO), as a capped
     # weight of log pi (CISPO), or flipped where the advantage is positive (ASPO). docs/algorithms.md has each formula.
@@ -313,8 +313,8 @@ class CorrectionConfig:
 class SamplerConfig:
     # Eq. 11: keep only groups with 0 < correct < G. False trains on every group.
     dynamic: bool = True
-    # Generate more in place of the groups that dynamic leaves out. False trains on what one round of groups_per_step
-    # prompts leaves (ScaleRL, arXiv:2510.13786).
+    # Try more prompts in place of groups that Eq. 11 drops. False trains on what is left of groups_per_step prompts
+    # (ScaleRL's zero-variance filtering).
     refill: bool = True
     # Rounds of generation in one step at most.
     max_rounds: int = 10
@@ -333,6 +333,12 @@ class SamplerConfig:
     surplus: Surplus = Surplus.discard
     # Carried groups older than this are dropped and counted; steps.
     max_staleness: int = 1
+    # A prompt whose last pass rate was this or above is passed over for a while; null passes over none. ScaleRL: 0.9.
+    skip_solved_above: float | None = None
+    # A prompt whose last pass rate was this or below is passed over for a while; null passes over none.
+    skip_hopeless_below: float | None = None
+    # Epochs for which such a prompt is passed over before it comes again.
+    revisit_after: int = 3
 
 
 @dataclass

@@ -100,6 +100,9 @@ RANGES: dict[str, Range] = {
     "SamplerConfig.initial_yield": Range(above=0, at_most=1),
     "SamplerConfig.yield_memory": FRACTION_BELOW_ONE,
     "SamplerConfig.max_staleness": COUNT_OR_OFF,
+    "SamplerConfig.skip_solved_above": Range(above=0, at_most=1),
+    "SamplerConfig.skip_hopeless_below": FRACTION_BELOW_ONE,
+    "SamplerConfig.revisit_after": COUNT,
     "OptimizerConfig.lr": POSITIVE,
     "OptimizerConfig.warmup_steps": COUNT_OR_OFF,
     "OptimizerConfig.weight_decay": COUNT_OR_OFF,
@@ -213,6 +216,12 @@ def _batch_rules(recipe: Recipe) -> Iterator[str]:
         yield (
             "sampler.surplus = carry with sampler.max_staleness = 0 would drop all that it carries; "
             "set max_staleness to at least 1, or surplus to discard"
+        )
+    solved, hopeless = sampler.skip_solved_above, sampler.skip_hopeless_below
+    if solved is not None and hopeless is not None and hopeless >= solved:
+        yield (
+            f"sampler.skip_hopeless_below = {hopeless} is not below sampler.skip_solved_above = {solved}: every prompt "
+            f"would be passed over; lower the former or raise the latter"
         )
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.algorithm.aggregation import aggregation_weights
 from dapo_cli.algorithm.correction import correction_weights, log_weights
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
@@ -141,13 +140,14 @@ class BaseLearner(ABC):
         entropy_sum, tokens = sum(share[1] for share in shares), sum(share[2] for share in shares)
         return [scores[index] for index in range(len(sequences))], entropy_sum / tokens if tokens else None
 
-    def update(self, groups: Sequence[ScoredGroup], step: int) -> UpdateStats:
+    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], step: int) -> UpdateStats:
         """One optimizer update on one mini-batch, Eq. 8, 10, 12, or as the recipe's objective has it.
 
-        Truncated completions leave numerator and denominator where the recipe filters them. A mini-batch without a loss
-        token changes nothing and counts no update. Collective: every rank must call, with the same groups.
+        `advantages[g][i]` is that of rollout i of group g. Truncated completions leave numerator and
+        denominator where the recipe filters them. A mini-batch without a loss token changes nothing and counts no
+        update. Collective: every rank must call, with the same groups.
         """
-        sequences = self._loss_sequences(groups)
+        sequences = self._loss_sequences(groups, advantages)
         lengths = [len(each.old_logprobs) for each in sequences]
         num_loss_tokens = sum(lengths)
         if not num_loss_tokens:
@@ -254,24 +254,25 @@ class BaseLearner(ABC):
         if self.flops is not None:
             self._model_flops[phase] += passes * self.flops.forward(batch)
 
-    def _loss_sequences(self, groups: Sequence[ScoredGroup]) -> list[LossSequence]:
-        """The completions that enter the loss. A filtered completion still counts in its group's mean and deviation.
+    def _loss_sequences(
+        self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]]
+    ) -> list[LossSequence]:
+        """The completions that enter the loss. A filtered completion has still counted in the advantages of its group.
 
         The surrogates are linear in the advantage, so the weights that correct for the engine are multiplied into it.
         """
         sequences = []
-        for place, scored in enumerate(groups):
-            group_advantage = group_advantages(scored.group.rewards)
+        for place, (scored, group_advantage) in enumerate(zip(groups, advantages, strict=True)):
             log_weight = log_weights(scored)
             for i, rollout in enumerate(scored.group.rollouts):
                 if self.objective.filter_truncated and rollout.completion.truncated:
                     continue
-                advantages = np.float32(group_advantage[i]) * correction_weights(
+                corrected = np.float32(group_advantage[i]) * correction_weights(
                     log_weight[i], self.objective.correction
                 )
                 ref = None if scored.ref_logprobs is None else scored.ref_logprobs[i]
                 sequences.append(
-                    LossSequence(_sequence(scored.group, i), place, scored.old_logprobs[i], advantages, ref)
+                    LossSequence(_sequence(scored.group, i), place, scored.old_logprobs[i], corrected, ref)
                 )
         return sequences
 

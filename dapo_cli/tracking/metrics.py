@@ -17,6 +17,7 @@ SECTIONS = (
     "judged",
     "kept",
     "sampler",
+    "ledger",
     "length",
     "policy",
     "mismatch",

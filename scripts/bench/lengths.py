@@ -194,6 +194,7 @@ def make_ways(args: argparse.Namespace) -> tuple[dict[str, Way], list[int]]:
     model = make_model(args)
     learner = make_learner(model, args.budget)
     scored = score(learner, make_groups(args), args.seed)
+    advantages = [group_advantages(each.group.rewards) for each in scored]
     rows = make_rows(scored)
     count = max(1, round(args.budget / (PROMPT_TOKENS + LONGEST)))
     as_they_come = [rows[start : start + count] for start in range(0, len(rows), count)]
@@ -204,7 +205,7 @@ def make_ways(args: argparse.Namespace) -> tuple[dict[str, Way], list[int]]:
     ways = {
         "padded": padded_way(model, as_they_come, args.completion_logits),
         "sorted": padded_way(model, by_length, args.completion_logits),
-        "dapo": Way(learner.model, learner.optimizer, lambda: learner.update(scored, step=1).grad_norm),
+        "dapo": Way(learner.model, learner.optimizer, lambda: learner.update(scored, advantages, step=1).grad_norm),
     }
     return ways, [len(row.old_logprobs) for row in rows]
 

@@ -53,8 +53,9 @@ def prompts_of(args, tokenizer, count: int):
 
 
 def run_dapo(args) -> dict:
+    from dapo_cli.algorithm.advantage import batch_advantages
     from dapo_cli.algorithm.objective import Clip
-    from dapo_cli.config.schema import LearnerConfig, ModelConfig, OptimizerConfig, SamplingConfig
+    from dapo_cli.config.schema import Advantage, LearnerConfig, ModelConfig, OptimizerConfig, SamplingConfig
     from dapo_cli.distributed.world import World
     from dapo_cli.learner.base import Objective
     from dapo_cli.learner.single import SingleLearner
@@ -94,10 +95,11 @@ def run_dapo(args) -> dict:
             )
         with clock("score"):
             scored, _ = learner.score(groups, step)
+        advantages = batch_advantages(groups, Advantage.group_std)
         with clock("update"):
             size = len(scored) // args.updates
             for start in range(0, len(scored), size):
-                learner.update(scored[start : start + size], step)
+                learner.update(scored[start : start + size], advantages[start : start + size], step)
         seconds.append({**clock.seconds, "step": clock.total})
         tokens.append(sum(len(c.token_ids) for samples in completions for c in samples))
     return report(seconds, tokens, base)

@@ -20,7 +20,7 @@ from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.kinds import make_learner, reads_weights
 from dapo_cli.learner.state import MOMENTS, read_tensors
 from dapo_cli.pretrained import without_weights
-from tests.conftest import make_group
+from tests.conftest import eq_9, make_group, train_on
 
 OPTIMIZER = schema.OptimizerConfig(lr=1e-3, warmup_steps=2, max_grad_norm=0.5)
 STEPS = 3
@@ -89,7 +89,7 @@ def build(config: schema.LearnerConfig, world: World, tied: bool, seed: int = 0)
 def step(learner: BaseLearner, number: int) -> list[dict]:
     """pi_old of all mini-batches, then their updates: the figures of each."""
     scored = [learner.score(groups, number)[0] for groups in MINI_BATCHES]
-    return [learner.update(groups, number).metrics() for groups in scored]
+    return [learner.update(groups, eq_9(groups), number).metrics() for groups in scored]
 
 
 def figures(learner: BaseLearner, steps: range) -> dict:
@@ -181,7 +181,7 @@ def without_updates(world: World) -> dict:
     for name, config in kinds.items():
         folder = Path(world.on_main(tempfile.mkdtemp))
         learner = build(config, world, True)
-        learner.update(learner.score(NO_SEQUENCE, 1)[0], 1)
+        train_on(learner, NO_SEQUENCE, 1)
         learner.save(folder)
         saved = {
             f"{kind}.{name}": torch.full_like(weight, torch.nan) for name, weight in exact.items() for kind in KINDS

@@ -70,3 +70,58 @@ def test_a_state_of_other_data_is_refused():
     state = PromptStream(prompts(5), 0).state_dict()
     with pytest.raises(UserError, match=r"over 5 prompts.*gives 4"):
         PromptStream(prompts(4), 0).load_state_dict(state)
+
+
+def leaving_out(dues: list[int]) -> PromptStream:
+    """A stream over as many prompts, of which number n is due in epoch `dues[n]`."""
+    stream = PromptStream(prompts(len(dues)), seed=3)
+    stream.pass_over(lambda uid: dues[int(uid.removeprefix("uid"))])
+    return stream
+
+
+dues = st.lists(st.integers(0, 5), min_size=1, max_size=12)
+
+
+@given(dues=dues, epochs=st.integers(1, 5))
+def test_an_epoch_has_what_is_due_in_the_order_of_all(dues, epochs):
+    stream, whole = leaving_out(dues), PromptStream(prompts(len(dues)), seed=3)
+    for _ in range(epochs):
+        left = stream.left_in_epoch
+        order = whole.take(len(dues))
+        while whole.epoch < stream.epoch:
+            order = whole.take(len(dues))
+        expected = [prompt for prompt in order if dues[int(prompt.uid.removeprefix("uid"))] <= stream.epoch]
+        assert left == len(expected) >= 1
+        assert stream.take(left) == expected
+
+
+@given(dues=dues, before=st.integers(0, 40), back=st.integers(0, 12), after=st.integers(0, 40))
+def test_what_is_left_out_changes_neither_resume_nor_giving_back(dues, before, back, after):
+    stream = leaving_out(dues)
+    stream.take(before)
+    taken = stream.take(min(stream.left_in_epoch, back))
+    resumed = leaving_out(dues)
+    resumed.load_state_dict(stream.state_dict())
+    stream.give_back(len(taken))
+    given_back = leaving_out(dues)
+    given_back.load_state_dict(stream.state_dict())
+    assert stream.take(len(taken)) == given_back.take(len(taken)) == taken
+    assert resumed.take(after) == stream.take(after) == given_back.take(after)
+    assert resumed.state_dict() == stream.state_dict() == given_back.state_dict()
+
+
+def test_epochs_in_which_nothing_is_due_do_not_take_place():
+    stream = leaving_out([10**9, 10**9 + 1])
+    assert stream.left_in_epoch == 1 and stream.epoch == 10**9
+    assert [prompt.uid for prompt in stream.take(1)] == ["uid0"]
+    assert stream.left_in_epoch == 2 and stream.epoch == 10**9 + 1
+
+
+def test_prompts_are_left_out_by_what_is_known_when_their_epoch_begins():
+    """A resume in the middle of an epoch, at another bound for what is due, repeats and loses none of it."""
+    stream = leaving_out([0] * 9)
+    stream.take(9 + 4)
+    resumed = leaving_out([0, 5, 0, 5, 0, 5, 0, 5, 0])
+    resumed.load_state_dict(stream.state_dict())
+    rest = stream.take(5)
+    assert resumed.take(resumed.left_in_epoch) == [p for p in rest if int(p.uid.removeprefix("uid")) % 2 == 0]

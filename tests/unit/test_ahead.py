@@ -41,11 +41,11 @@ class ExactVerifier:
         return [Verdict(outcomes[text == answer], text, "exact") for _, text, answer in cases]
 
 
-def make_batches(ahead: int, engine: Engine | None = None, surplus: str = "discard") -> Batches:
+def make_batches(ahead: int, engine: Engine | None = None, *overrides: str, prompts: list = PROMPTS) -> Batches:
     sizes = ["algorithm.groups_per_step=4", "algorithm.groups_per_update=2", "sampler.max_prompts_per_round=8"]
-    recipe = load_recipe("quickstart", [f"run.steps={STEPS}", f"sampler.surplus={surplus}", *sizes]).recipe
+    recipe = load_recipe("quickstart", [f"run.steps={STEPS}", *sizes, *overrides]).recipe
     recipe.run.ahead = ahead
-    sampler = DynamicSampler(recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(PROMPTS, seed=0))
+    sampler = DynamicSampler(recipe.sampler, recipe.algorithm.groups_per_step, PromptStream(prompts, seed=0))
     shaper = SoftOverlong(recipe.overlong, recipe.sampling.max_tokens)
     return Batches(Rounds(recipe, World(), engine or Engine(), sampler, ExactVerifier(), shaper))
 
@@ -60,15 +60,18 @@ def run(batches: Batches) -> list[tuple]:
         batches.begin(step + 1)
         batch = sampler.batch([make_scored(group, born_step=step) for group in fresh])
         batches.wait()
-        uids = [[group.prompt.uid for group in groups] for groups in (judged, [scored.group for scored in batch])]
-        steps.append((uids, metrics, batches.sampler_state(), staleness))
+        known = [[(each.prompt.uid, each.history) for each in groups] for groups in (judged, [s.group for s in batch])]
+        steps.append((known, metrics, batches.sampler_state(), staleness))
     batches.close()
     return steps
 
 
 @pytest.mark.parametrize("surplus", ["discard", "abort"])
-def test_batches_and_sampler_states_are_those_of_a_run_that_is_not_ahead(surplus):
-    usual, ahead = run(make_batches(0, surplus=surplus)), run(make_batches(1, surplus=surplus))
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:7]], ids=["one epoch", "several epochs"])
+def test_batches_and_sampler_states_are_those_of_a_run_that_is_not_ahead(surplus, prompts):
+    """With all that a group knows of its prompt's earlier visits."""
+    overrides = [f"sampler.surplus={surplus}", "sampler.skip_hopeless_below=0.0", "sampler.revisit_after=1"]
+    usual, ahead = (run(make_batches(number, None, *overrides, prompts=prompts)) for number in (0, 1))
     assert [step[:3] for step in ahead] == [step[:3] for step in usual]
     assert len({str(step[2]) for step in usual}) == STEPS  # the state moves on with every step
     assert [step[3] for step in usual] == [0] * STEPS

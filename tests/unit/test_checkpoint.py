@@ -12,7 +12,7 @@ from dapo_cli.config.schema import SamplerConfig, Surplus
 from dapo_cli.data.stream import PromptStream
 from dapo_cli.errors import UserError
 from dapo_cli.types import scored_group_from_dict, scored_group_to_dict
-from tests.conftest import make_group, make_scored
+from tests.conftest import make_group, make_scored, train_on
 from tests.unit.test_single_learner import GROUPS, make_learner
 
 
@@ -23,7 +23,7 @@ def make_sampler() -> DynamicSampler:
 
 def test_restores_learner_sampler_and_random_state(model, tmp_path):
     learner, sampler = make_learner(model), make_sampler()
-    learner.update(learner.score(GROUPS, step=1)[0], step=1)
+    train_on(learner, GROUPS, 1)
     sampler.begin_step(1)
     sampler.stream.take(13)
     sampler.carried = [make_scored(GROUPS[0], born_step=1, logprob=-0.1)]

@@ -9,6 +9,7 @@ from dapo_cli.config.schema import LearnerConfig, ModelConfig, Recipe, SingleLea
 from dapo_cli.export import export
 from dapo_cli.learner.lora import add_adapters
 from dapo_cli.pretrained import load_weights, open_pretrained
+from tests.conftest import train_on
 from tests.unit.test_checkpoint import make_sampler
 from tests.unit.test_single_learner import GROUPS, make_learner
 
@@ -22,7 +23,7 @@ def test_an_exported_checkpoint_computes_what_the_learner_did(tmp_path, keys):
     add_adapters(model, LearnerConfig(**keys))
     learner = make_learner(model, **keys)
     for step in (1, 2):
-        learner.update(learner.score(GROUPS, step)[0], step)
+        train_on(learner, GROUPS, step)
     Checkpoints(tmp_path, keep=1).save(2, learner, make_sampler().state_dict())
 
     recipe = Recipe(model=MODEL, learner=SingleLearner(**keys))

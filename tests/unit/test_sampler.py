@@ -20,7 +20,7 @@ class CountingStream:
     def __init__(self) -> None:
         self.position = 0
 
-    left_in_epoch = 10**9
+    left_in_epoch, epoch = 10**9, 0
 
     def take(self, count):
         self.position += count

@@ -19,7 +19,7 @@ from dapo_cli.learner.micro_batches import split_by_budget
 from dapo_cli.learner.optim import LossScale, learning_rate
 from dapo_cli.learner.policy import decoder_layers, trainable
 from dapo_cli.learner.single import SingleLearner
-from tests.conftest import DEVICE, make_group
+from tests.conftest import DEVICE, eq_9, make_group, train_on
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, warmup_steps=0, weight_decay=0.1, max_grad_norm=0.5)
 
@@ -93,7 +93,7 @@ def test_update_equals_the_oracle_whatever_the_micro_batches(model, budget, filt
         for values in group.old_logprobs:
             values += rng.normal(0, 0.3, len(values)).astype(np.float32)
     loss, norm, tokens = oracle_update(reference, scored, filter_truncated)
-    metrics = learner.update(scored, step=1).metrics()
+    metrics = learner.update(scored, eq_9(scored), step=1).metrics()
     assert metrics["policy/loss"] == pytest.approx(loss, rel=1e-5)
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert metrics["policy/loss_tokens"] == tokens
@@ -113,9 +113,9 @@ def assert_same_weights(one, other):
 def test_the_first_update_is_on_policy(model):
     learner = make_learner(model)
     scored, _ = learner.score(GROUPS, step=1)
-    metrics = learner.update(scored, step=1).metrics()
+    metrics = learner.update(scored, eq_9(scored), step=1).metrics()
     assert (metrics["policy/ratio_min"], metrics["policy/ratio_max"]) == pytest.approx((1.0, 1.0), abs=1e-5)
-    assert learner.update(scored, step=1).metrics()["policy/approx_kl"] > 1e-5
+    assert learner.update(scored, eq_9(scored), step=1).metrics()["policy/approx_kl"] > 1e-5
 
 
 def test_nothing_to_learn_from_changes_nothing(model):
@@ -123,7 +123,7 @@ def test_nothing_to_learn_from_changes_nothing(model):
     group = make_group([4, 4], [True, False], truncated=(0, 1))
     before = copy.deepcopy(model.state_dict())
     scored, _ = learner.score([group], step=1)
-    assert learner.update(scored, step=1).updates == 0
+    assert learner.update(scored, eq_9(scored), step=1).updates == 0
     assert learner.score([], step=1) == ([], None)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
@@ -131,12 +131,12 @@ def test_nothing_to_learn_from_changes_nothing(model):
 def test_saved_and_loaded_learner_continues_bit_for_bit(model, tmp_path):
     other = copy.deepcopy(model)
     learner = make_learner(model)
-    learner.update(learner.score(GROUPS, step=1)[0], step=1)
+    train_on(learner, GROUPS, 1)
     learner.save(tmp_path)
     resumed = make_learner(other)
     resumed.load(tmp_path)
     for each in (learner, resumed):
-        each.update(each.score(GROUPS, step=2)[0], step=2)
+        train_on(each, GROUPS, 2)
     assert_same_weights(model, other)
 
 
@@ -159,7 +159,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(mo
     before = copy.deepcopy(model.state_dict())
     scored[0].old_logprobs[1][0] = -np.inf
     with pytest.raises(Diverged, match=r"gradient of step 4 is not finite.*optimizer\.lr"):
-        learner.update(scored, step=4)
+        learner.update(scored, eq_9(scored), step=4)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -168,12 +168,12 @@ def test_an_update_that_overflows_float16_is_left_out_and_counted(model):
     learner.loss_scale.value = 2.0**40
     scored, _ = learner.score(GROUPS, step=1)
     before = copy.deepcopy(model.state_dict())
-    metrics = learner.update(scored, step=1).metrics()
+    metrics = learner.update(scored, eq_9(scored), step=1).metrics()
     assert (metrics["policy/updates"], metrics["policy/skipped_updates"]) == (0, 1)
     assert learner.loss_scale.value == 2.0**39
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     learner.loss_scale.value = 2.0**8
-    assert learner.update(scored, step=1).metrics()["policy/updates"] == 1
+    assert learner.update(scored, eq_9(scored), step=1).metrics()["policy/updates"] == 1
 
 
 def test_the_loss_scale_grows_after_its_patience():
@@ -188,7 +188,7 @@ def test_the_loss_scale_grows_after_its_patience():
 def test_checkpointed_layers_change_no_figure(model):
     other = copy.deepcopy(model)
     plain, checkpointed = make_learner(model), make_learner(other, activation_checkpointing=True)
-    results = [learner.update(learner.score(GROUPS, step=1)[0], step=1) for learner in (plain, checkpointed)]
+    results = [train_on(learner, GROUPS, 1) for learner in (plain, checkpointed)]
     assert vars(results[0]) == pytest.approx(vars(results[1]), rel=0 if DEVICE.type == "cpu" else 1e-4)
     assert_same_weights(model, other)
 
@@ -208,7 +208,7 @@ def test_model_flops_are_those_that_torch_counts(model):
 def test_learner_counts_model_flops_of_completions_and_their_shared_prompts(model):
     learner = make_learner(model)
     scored, _ = learner.score(GROUPS, step=1)
-    learner.update(scored, step=1)
+    learner.update(scored, eq_9(scored), step=1)
     lengths = [len(rollout.completion.token_ids) for group in GROUPS for rollout in group.rollouts]
     rows = [5 + length for length in lengths]
     packed = sum(lengths) + 5 * len(GROUPS)
@@ -263,9 +263,9 @@ def test_a_model_that_overflows_at_any_scale_has_diverged(model):
     scored, _ = learner.score(GROUPS, step=1)
     scored[0].old_logprobs[1][0] = -np.inf
     learner.loss_scale.value = 2.0
-    assert learner.update(scored, step=1).skipped == 1
+    assert learner.update(scored, eq_9(scored), step=1).skipped == 1
     with pytest.raises(Diverged):
-        learner.update(scored, step=1)
+        learner.update(scored, eq_9(scored), step=1)
 
 
 def test_adapters_merge_as_peft_merges_them(model):
@@ -274,7 +274,7 @@ def test_adapters_merge_as_peft_merges_them(model):
     assert {name.split(".lora_")[0].split(".")[-1] for name, _ in trainable(model)} == {
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
     }  # fmt: skip
-    learner.update(learner.score(GROUPS, step=1)[0], step=1)
+    train_on(learner, GROUPS, 1)
     merged = dict(learner.named_weights())
     layer = model.model.layers[1].mlp.down_proj
     before = layer.base_layer.weight.detach().clone()

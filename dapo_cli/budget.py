@@ -43,9 +43,10 @@ def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
 
     Rollouts are exact. Seconds leave out what a kill cost, and its last step where only its timings were unwritten.
     """
-    verdicts = (record[f"verifier/{outcome.value}"] for record in read_lines(folder.metrics_file) for outcome in Outcome)
+    steps = read_lines(folder.metrics_file)
+    rollouts = sum(record[f"verifier/{outcome.value}"] for record in steps for outcome in Outcome)
     seconds = (
         record["seconds/step"] - sum(record.get(f"seconds/{phase}", 0.0) for phase in NO_TRAINING)
         for record in read_lines(folder.timings_file)
     )
-    return Budget(config.budget_rollouts, config.budget_seconds, sum(verdicts), math.fsum(seconds))
+    return Budget(config.budget_rollouts, config.budget_seconds, rollouts, math.fsum(seconds))

@@ -1,7 +1,9 @@
 """What a run may spend beside its steps: judged completions, or seconds of training."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dapo_cli.config.schema import RunConfig
 from dapo_cli.tracking.files import read_lines
@@ -45,8 +47,12 @@ def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
     """
     steps = read_lines(folder.metrics_file)
     rollouts = sum(record[f"verifier/{outcome.value}"] for record in steps for outcome in Outcome)
-    seconds = (
-        record["seconds/step"] - sum(record.get(f"seconds/{phase}", 0.0) for phase in NO_TRAINING)
-        for record in read_lines(folder.timings_file)
+    seconds = training_seconds(read_lines(folder.timings_file))
+    return Budget(config.budget_rollouts, config.budget_seconds, rollouts, seconds)
+
+
+def training_seconds(timings: Iterable[dict[str, Any]]) -> float:
+    """Of steps, by their records of timings.jsonl."""
+    return math.fsum(
+        record["seconds/step"] - sum(record.get(f"seconds/{phase}", 0.0) for phase in NO_TRAINING) for record in timings
     )
-    return Budget(config.budget_rollouts, config.budget_seconds, rollouts, math.fsum(seconds))

@@ -49,16 +49,30 @@ class AblationFolder:
         """Lay the folder out, or take over a plan that has grown. Raises UserError where the folder is of another
         plan, with the differences."""
         record = record_of(ablation)
-        known = json.loads(self.record_file.read_bytes()) if self.record_file.exists() else None
-        differences = [*(plan_differences(known, record) if known else ()), *self._run_differences(ablation)]
+        self._refuse([*plan_differences(self._known() or record, record), *self._run_differences(ablation)])
+        (self.path / "points").mkdir(exist_ok=True)
+        write_atomically(self.plan_file, ablation.plan.path.read_bytes())
+        write_atomically(self.record_file, json_document(record))
+
+    def check(self, ablation: Ablation, run: Run) -> None:
+        """Raises UserError where the folder is not laid out for this run of this plan."""
+        known = self._known()
+        if known is None or str(run.dir) not in {each["dir"] for point in known["points"] for each in point["runs"]}:
+            raise UserError(
+                f"dir={self.path} is not laid out for {run.name}: `dapo ablate {ablation.plan.path} --slurm "
+                "OUT.sbatch` does that, or the same without --slurm runs all of it"
+            )
+        self._refuse([*plan_differences(known, record_of(ablation)), *self._run_differences(ablation)])
+
+    def _known(self) -> dict[str, Any] | None:
+        return json.loads(self.record_file.read_bytes()) if self.record_file.exists() else None
+
+    def _refuse(self, differences: list[str]) -> None:
         if differences:
             raise UserError(
                 "\n  ".join([f"dir={self.path} holds an ablation that differs:", *differences])
                 + "\nSeeds and points may be added at the end of a plan; for other changes give another dir."
             )
-        (self.path / "points").mkdir(exist_ok=True)
-        write_atomically(self.plan_file, ablation.plan.path.read_bytes())
-        write_atomically(self.record_file, json_document(record))
 
     def _run_differences(self, ablation: Ablation) -> Iterator[str]:
         """Where the recipe of a run that has begun is not its point's any more: the recipe's file has changed."""

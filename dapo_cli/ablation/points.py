@@ -20,7 +20,7 @@ OWN_KEYS = ("run.dir", "run.seed")  # of a run, not of a point
 THREADS = "run.threads=1"  # where nothing else is said: a number that follows the machine would change the results
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """One recipe to compare. `overrides` are all that it takes beside the seed and the folder of a run, `changed` the
     keys in which it differs from the baseline: {key: [the baseline's value, its own]}, null where there is none."""

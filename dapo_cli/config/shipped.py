@@ -41,6 +41,12 @@ def _is_plan(path: Path) -> bool:
     return any(line.startswith("kind:") for line in path.read_text(encoding="utf-8").splitlines())
 
 
+def first_comment(path: Path) -> str:
+    """The first line of a file's comment, which says what it is for; empty where there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+
 def find_plan(path_or_name: str) -> Path:
     """The file meant by a path or by the name of a shipped plan; an existing file wins over a shipped name.
 

@@ -17,7 +17,7 @@ LAYERS = [  # lowest first
     {"budget", "checkpoint", "evaluate", "pretrained", "canary", "rounds"},
     {"train", "export"},
     {"build"},
-    {"selftest"},
+    {"selftest", "ablation"},
     {"cli"},
     {"__main__"},
 ]

@@ -12,7 +12,7 @@ from dapo_cli.ablation.plan import BUDGET_KEYS, NAME, Entry, Kind, Match, MatchB
 from dapo_cli.config.compose import Composer
 from dapo_cli.config.keys import choice_key, shape_of, shown
 from dapo_cli.config.load import LoadedRecipe, load_recipe, plain_tree
-from dapo_cli.config.source import flatten, read_overrides
+from dapo_cli.config.source import COMMAND_LINE, flatten, read_overrides
 from dapo_cli.config.validate import SEED
 from dapo_cli.errors import UserError
 
@@ -127,7 +127,7 @@ def _load(plan: Plan, recipe_file: Path, entries: list[Entry]) -> tuple[list[Poi
             points.append(Point(entry.name, entry.label, tuple(overrides), recipe, {}, entry.reference))
         except UserError as error:
             for problem in str(error).splitlines()[1:] or [str(error)]:
-                faulty[problem.strip()].append(entry.name)
+                faulty[problem.strip().removeprefix(f"{COMMAND_LINE}: ")].append(entry.name)
     return points, [
         f"{'every point' if len(names) == len(entries) else 'point ' + ', '.join(names)}: {problem}"
         for problem, names in faulty.items()

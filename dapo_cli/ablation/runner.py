@@ -20,6 +20,7 @@ from dapo_cli.interrupt import StopRequest
 
 POLL_S = 0.2
 KILL_AFTER_S = 10.0  # what a process is given to end at once
+SIGNAL_AGAIN_S = 0.5
 STOPPED_BY_SIGNAL = re.compile(r"SIG\w+: stopped after step")
 RUN_STOPPED, RUN_INTERRUPTED = 3, 130  # exit codes of `dapo train`
 TRAIN = (sys.executable, "-m", "dapo_cli", "train")
@@ -137,12 +138,12 @@ class Runner:
 
     def _end_at_once(self, processes: list[_Process]) -> None:
         """Of a runner that is left before its runs are over: by a second signal, or a fault of its own."""
-        _signal(processes, signal.SIGTERM)
         deadline = time.monotonic() + KILL_AFTER_S
+        while any(process.popen.poll() is None for process in processes) and time.monotonic() < deadline:
+            _signal(processes, signal.SIGTERM)  # again: two that come close together count as one
+            time.sleep(SIGNAL_AGAIN_S)
         for process in processes:
-            try:
-                process.popen.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if process.popen.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.popen.pid, signal.SIGKILL)
                 process.popen.wait()

@@ -33,15 +33,14 @@ RUNS=(
 cd {folder}
 
 at_limit=false
-trap 'trap "" USR1; at_limit=true; kill -TERM "$task"' USR1
+trap 'trap "" USR1; at_limit=true; kill -TERM $!' USR1
 
 "${{DAPO:-dapo}}" ablate {plan} --only "${{RUNS[$SLURM_ARRAY_TASK_ID]}}" &
-task=$!
 status=0
-wait "$task" || status=$?
+wait $! || status=$?
 if $at_limit && [[ $status -eq $((128 + $(kill -l USR1))) ]]; then # it was `wait` that the signal ended
     status=0
-    wait "$task" || status=$?
+    wait $! || status=$?
 fi
 if $at_limit && [[ $status -eq 3 ]]; then
     scontrol requeue "$SLURM_JOB_ID"

@@ -13,11 +13,12 @@ import pytest
 from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
-from dapo_cli.ablation.points import Run, load_ablation
+from dapo_cli.ablation.points import Ablation, Run, load_ablation
 from dapo_cli.ablation.runner import Runner
 from dapo_cli.cli import ablate as command
 from dapo_cli.cli.ablate_display import PlainView
 from dapo_cli.cli.app import run as run_dapo
+from dapo_cli.errors import UserError
 
 # What a run does, by its point: `broken` fails, `slow` works until a signal, `stubborn` does not stop at the first one.
 STAND_IN = """\
@@ -261,23 +262,29 @@ def test_list_names_shipped_plans(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ablations/paper_ladder_quickstart " in capsys.readouterr().out
 
 
-def places(folder: Path, jobs: int | None, gpus: int, cpus: int, *base: str) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES of each place."""
-    ablation = load_ablation(read_plan(plan_of(folder, "one", "two", more=f"base: [{', '.join(base)}]")))
-    found = places_for(ablation, jobs, [str(place) for place in range(gpus)], cpus)
-    return [place.get("CUDA_VISIBLE_DEVICES") for place in found]
-
-
 def test_places_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    two_each = ["learner=fsdp", "launch.processes_per_node=2"]
-    assert places(tmp_path, None, 0, 6) == [None] * 6
-    assert places(tmp_path, None, 0, 6, "run.threads=2") == [None] * 3
-    assert places(tmp_path, None, 0, 6, "run.threads=9") == [None]
-    assert places(tmp_path, 2, 0, 6) == [None] * 2
-    assert places(tmp_path, None, 3, 6) == ["0", "1", "2"]
-    assert places(tmp_path, None, 5, 6, *two_each) == ["0,1", "2,3"]
-    assert places(tmp_path, 3, 4, 6, *two_each) == ["0,1", "2,3", "0,1"]
-    assert places(tmp_path, None, 1, 6, *two_each) == ["0"]
+    def places(ablation: Ablation, jobs: int | None, gpus: int) -> list[str | None]:
+        """CUDA_VISIBLE_DEVICES of each place on a machine with 6 CPU cores."""
+        found = places_for(ablation, jobs, [str(place) for place in range(gpus)], cpus=6)
+        return [place.get("CUDA_VISIBLE_DEVICES") for place in found]
+
+    def ablation_of(*base: str) -> Ablation:
+        return load_ablation(read_plan(plan_of(tmp_path, "one", "two", more=f"base: [{', '.join(base)}]")))
+
+    plain, threads = ablation_of(), ablation_of("run.threads=2")
+    assert places(plain, None, 0) == [None] * 6
+    assert places(threads, None, 0) == [None] * 3
+    assert places(plain, 2, 0) == [None] * 2
+    assert places(plain, None, 3) == ["0", "1", "2"]
+    two_each = ablation_of("learner=fsdp", "launch.processes_per_node=2", "run.threads=4")
+    assert places(two_each, None, 0) == [None]
+    assert places(two_each, None, 5) == ["0,1", "2,3"]
+    assert places(two_each, 3, 4) == ["0,1", "2,3", "0,1"]
+    assert places(two_each, None, 1) == ["0"]
+    servers = ablation_of("rollout=vllm_server", "'rollout.servers=[http://a:1]'")
+    assert places(servers, None, 4) == ["0"]
+    with pytest.raises(UserError, match="--jobs 2"):
+        places(servers, 2, 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     assert visible_gpus() == ["3", "5"]
 

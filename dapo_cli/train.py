@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.correction import mismatch_metrics
 from dapo_cli.algorithm.objective import UpdateStats
+from dapo_cli.budget import Budget
 from dapo_cli.canary import Canary
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import Recipe
@@ -17,7 +18,7 @@ from dapo_cli.learner.optim import learning_rate
 from dapo_cli.protocols import Learner, Metrics, RolloutEngine, Sampler, Tracker, Verifier
 from dapo_cli.rounds import Batches
 from dapo_cli.tracking.clock import PhaseClock
-from dapo_cli.tracking.metrics import step_metrics
+from dapo_cli.tracking.metrics import rollouts_of, step_metrics
 from dapo_cli.tracking.profiler import StepProfiler
 from dapo_cli.tracking.timings import RankTimings, peak_flops, peak_memory_bytes, step_timings
 from dapo_cli.types import Prompt
@@ -45,8 +46,9 @@ class Parts:
         self.engine.close()
 
 
-def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) -> None:
+def train(parts: Parts, tracker: Tracker, start_step: int, budget: Budget, stop: StopRequest) -> int:
     """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
+    Returns the last step, an earlier one where the budget is spent.
 
     Raises RunStopped after saving where a signal asks for it, OutOfSync where the engine does not follow the learner.
     Collective: every rank must call.
@@ -60,6 +62,8 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
     if start_step == 0:
         _evaluate(parts, tracker, 0)
     for step in range(start_step + 1, recipe.run.steps + 1):
+        if budget.spent:
+            return step - 1
         clock.reset()
         parts.profiler.begin(step)
         judged = batches.take(step, clock)
@@ -86,10 +90,13 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         engines = mismatch_metrics(batch, recipe.correction) | in_sync
         if recipe.run.ahead:
             engines["mismatch/staleness"] = staleness
+        # The slowest rank's clock, so that all ranks agree.
+        budget.spend(len(rollouts_of(judged)), max(world.gather(clock.total)))
+        sampled["sampler/rollouts_total"] = budget.rollouts
         metrics = step_metrics(judged, kept, recipe.reward.alarm_failed_share) | sampled | policy | engines
         tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
         tracker.step(step, metrics)
-        last = step == recipe.run.steps
+        last = step == recipe.run.steps or budget.spent is not None
         with clock("evaluate"):
             if last or (recipe.eval.every and step % recipe.eval.every == 0):
                 _evaluate(parts, tracker, step)
@@ -103,6 +110,7 @@ def train(parts: Parts, tracker: Tracker, start_step: int, stop: StopRequest) ->
         tracker.timings(step, step_timings(world.gather(own), judged, fresh, kept, device_peak))
         if stopping and not last:
             raise RunStopped(f"{stopping}: stopped after step {step} of {recipe.run.steps}; the same command goes on.")
+    return recipe.run.steps
 
 
 def _sync(parts: Parts) -> Metrics:

@@ -90,6 +90,62 @@ def train(
 
 
 @app.command()
+def ablate(
+    plan: Annotated[
+        str | None, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan (--list).")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Runs at a time; else one a GPU (or launch.processes_per_node), or a CPU core."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the points and what each changes against the baseline; run nothing."),
+    ] = False,
+    slurm: Annotated[
+        Path | None,
+        typer.Option("--slurm", metavar="OUT.sbatch", help="Write a Slurm job array, one task a run; run nothing."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="POINT/seed_N", help="Run this one alone, as tasks of --slurm do.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try runs again that failed, from their last checkpoints.")
+    ] = False,
+    list_plans: Annotated[bool, typer.Option("--list", help="List the shipped plans.")] = False,
+) -> int:
+    """Train the points of a plan over seeds, to see what each part of a recipe is worth.
+
+    All points are checked before the first run starts. Each run is an ordinary `dapo train` in a process and folder of
+    its own; one that fails stops no other. The same command goes on where an interrupted one ended.
+
+    \b
+    dapo ablate ablations/paper_ladder_quickstart
+    dapo ablate my_plan.yaml --dry-run
+    dapo ablate my_plan.yaml --slurm my_plan.sbatch
+    """
+    from dapo_cli.cli import ablate as command
+
+    if list_plans:
+        command.list_plans()
+        return 0
+    chosen = [name for name, given in (("--dry-run", dry_run), ("--slurm", slurm), ("--only", only)) if given]
+    if plan is None or len(chosen) > 1:
+        raise UserError("give one PLAN (`dapo ablate --list` has some)" if plan is None else f"give one of {chosen}")
+    if dry_run:
+        command.describe(plan)
+    elif slurm is not None:
+        command.write_script(plan, slurm, jobs)
+    elif only is not None:
+        return command.run_only(plan, only)
+    else:
+        return command.ablate(plan, jobs, retry_failed)
+    return 0
+
+
+@app.command()
 def serve(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe of the run, with rollout vllm_server.")],
     overrides: OverridesArgument = None,

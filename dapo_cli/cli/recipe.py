@@ -14,19 +14,14 @@ app = typer.Typer(help="List, copy, show and check recipes.", no_args_is_help=Tr
 @app.command("list")
 def list_recipes() -> None:
     """List the shipped recipes; each name works wherever a recipe file does."""
-    from dapo_cli.config.shipped import recipe_names, shipped_recipe
+    from dapo_cli.config.shipped import first_comment, recipe_names, shipped_recipe
 
     names = recipe_names()
     width = max(map(len, names))
     for name in names:
         path = shipped_recipe(name)
         assert path
-        typer.echo(f"{name:<{width}}  {_first_comment(path)}")
-
-
-def _first_comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+        typer.echo(f"{name:<{width}}  {first_comment(path)}")
 
 
 @app.command()

@@ -160,6 +160,7 @@ def _run(
     loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World", stack: ExitStack
 ) -> None:
     """`stack` closes the parts: last of all, since some engines take torch's process group with them."""
+    from dapo_cli.budget import read_budget
     from dapo_cli.build import build_parts, build_tracker
     from dapo_cli.checkpoint import Checkpoints
     from dapo_cli.export import export
@@ -176,8 +177,11 @@ def _run(
         manifest = world.on_main(lambda: _open(loaded, folder, begin, start_step))
         tracker = build_tracker(loaded.recipe, folder, manifest) if world.is_main else Trackers([])
         with closing(tracker):
-            train_loop(parts, tracker, start_step, stop)
-        if start_step < steps or not world.on_main(folder.export.exists):
+            budget = world.on_main(lambda: read_budget(loaded.recipe.run, folder))
+            last_step = train_loop(parts, tracker, start_step, budget, stop)
+        if world.is_main and budget.spent:
+            print(f"{budget.spent} is spent: the run ends with step {last_step} of {steps}", file=sys.stderr)
+        if start_step < last_step or not world.on_main(folder.export.exists):
             checkpoints = Checkpoints(folder.checkpoints, loaded.recipe.checkpoint.keep)
             world.on_main(lambda: export(loaded.recipe, inputs.pretrained, checkpoints, None, folder.export))
 

@@ -88,6 +88,12 @@ class RunConfig:
     seed: int = 0
     # Training steps (rollout steps in the paper's words).
     steps: int = MISSING
+    # The run ends with the step in which so many completions have been judged, if not by run.steps before; null sets no
+    # limit.
+    budget_rollouts: int | None = None
+    # The run ends with the step in which so many seconds of training have passed, evaluations and checkpoints left out,
+    # if not by run.steps before; null sets no limit.
+    budget_seconds: float | None = None
     # CPU threads of this process; null leaves torch's own choice.
     threads: int | None = None
     # 1 generates a step's completions while the step before trains, by weights that are one step older; needs rollout

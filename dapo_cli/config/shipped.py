@@ -29,6 +29,41 @@ def _is_recipe(path: Path) -> bool:
     return any(line.startswith("run:") for line in path.read_text(encoding="utf-8").splitlines())
 
 
+def plan_names() -> list[str]:
+    """Names of the shipped plans of ablations, as `FOLDER/NAME`."""
+    folder = recipes_folder()
+    found = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml") if _is_plan(path)]
+    return sorted(str(name) for name in found)
+
+
+def _is_plan(path: Path) -> bool:
+    """A plan has a `kind:`, which no recipe and no option file has."""
+    return any(line.startswith("kind:") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def first_comment(path: Path) -> str:
+    """The first line of a file's comment, which says what it is for; empty where there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+
+def find_plan(path_or_name: str) -> Path:
+    """The file meant by a path or by the name of a shipped plan; an existing file wins over a shipped name.
+
+    Raises UserError for what is neither.
+    """
+    path = Path(path_or_name).expanduser()
+    if path.is_file():
+        return path
+    stem = path_or_name.removesuffix(".yaml").removesuffix(".yml")
+    if stem in plan_names():
+        return recipes_folder() / f"{stem}.yaml"
+    raise UserError(
+        f"plan {path_or_name}: no such file{hint(path_or_name, plan_names())}\n"
+        f"  shipped plans: {', '.join(plan_names())}"
+    )
+
+
 def shipped_recipe(name: str) -> Path | None:
     """The shipped recipe called `name`, with or without its suffix; None if there is none."""
     stem = name.removesuffix(".yaml").removesuffix(".yml")

@@ -58,6 +58,8 @@ FRACTION_BELOW_ONE = Range(at_least=0, below=1)
 RANGES: dict[str, Range] = {
     "RunConfig.seed": SEED,
     "RunConfig.steps": Range(at_least=1, at_most=10**9),
+    "RunConfig.budget_rollouts": COUNT,
+    "RunConfig.budget_seconds": POSITIVE,
     "RunConfig.threads": Range(at_least=1, at_most=1024),
     "RunConfig.ahead": Range(at_least=0, at_most=1),
     "DataConfig.max_prompt_tokens": COUNT,
@@ -131,6 +133,8 @@ REASONS = {
     "OverlongConfig.cache_tokens": "overlong.penalty=false switches the penalty off",
     "RewardConfig.memory_limit_mib": "null sets no limit; a worker with sympy takes about 200",
     "LearnerConfig.lora_rank": "null trains all weights",
+    "RunConfig.budget_rollouts": "null sets no limit",
+    "RunConfig.budget_seconds": "null sets no limit",
     "RunConfig.threads": "null leaves torch's choice",
     "SamplerConfig.oversample": "1 asks for exactly what the expected yield calls for",
 }

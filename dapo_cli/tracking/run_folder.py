@@ -68,17 +68,8 @@ class RunFolder:
         Raises UserError naming the process that holds the folder, or where nothing can be written.
         """
         make_folder(self.path)
-        try:
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UserError(f"run.dir={self.path}: cannot write there ({error.strerror}); give another one") from None
-        _held_locks.add(descriptor)
-        try:
-            _take_lock(descriptor, self.path)
+        with hold_lock(self.lock_file, "run.dir"):
             yield
-        finally:
-            _held_locks.discard(descriptor)
-            os.close(descriptor)
 
     def start(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes) -> None:
         """Lay the folder out for a new run. `patch` may be empty: then there is no code.patch.
@@ -167,12 +158,32 @@ class RunFolder:
             sync(self.rollouts)
 
 
-def make_folder(path: Path) -> None:
-    """Raises UserError where the folder cannot be."""
+@contextmanager
+def hold_lock(file: Path, key: str, *, shared: bool = False) -> Iterator[None]:
+    """Lock a folder by `file` in it, with others that share it or alone; `key` names the folder in messages.
+
+    Raises UserError naming the process that holds it, or where nothing can be written.
+    """
+    where = f"{key}={file.parent}"
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{where}: cannot write there ({error.strerror}); give another one") from None
+    _held_locks.add(descriptor)
+    try:
+        _take_lock(descriptor, where, key, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        _held_locks.discard(descriptor)
+        os.close(descriptor)
+
+
+def make_folder(path: Path, key: str = "run.dir") -> None:
+    """Raises UserError where the folder cannot be; `key` names it in the message."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"run.dir={path}: cannot make the folder ({error.strerror}); give another one") from None
+        raise UserError(f"{key}={path}: cannot make the folder ({error.strerror}); give another one") from None
 
 
 def cut_after(path: Path, step: int) -> int:
@@ -202,18 +213,14 @@ def _step_of(line: bytes, where: str) -> int:
         raise UserError(f"{where}: no JSON record with a step; restore the file or give a new run.dir") from None
 
 
-def _take_lock(descriptor: int, folder: Path) -> None:
+def _take_lock(descriptor: int, where: str, key: str, mode: int) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
-        raise UserError(
-            f"run.dir={folder}: in use by process {holder}; wait for it, stop it, or give another run.dir"
-        ) from None
+        raise UserError(f"{where}: in use by process {holder}; wait for it, stop it, or give another {key}") from None
     except OSError as error:
-        warnings.warn(
-            f"{folder}: no locks on this file system ({error.strerror}); start one process only", stacklevel=2
-        )
+        warnings.warn(f"{where}: no locks on this file system ({error.strerror}); start one process only", stacklevel=2)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} on {platform.node()}\n".encode(), 0)
 

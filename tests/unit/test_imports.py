@@ -14,10 +14,10 @@ LAYERS = [  # lowest first
     {"protocols"},
     {"distributed", "algorithm", "reward", "data", "models"},
     {"learner", "rollout", "tracking"},
-    {"checkpoint", "evaluate", "pretrained", "canary", "rounds"},
+    {"budget", "checkpoint", "evaluate", "pretrained", "canary", "rounds"},
     {"train", "export"},
     {"build"},
-    {"selftest"},
+    {"selftest", "ablation"},
     {"cli"},
     {"__main__"},
 ]

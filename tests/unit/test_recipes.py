@@ -518,6 +518,8 @@ BROKEN_RULES = [
     (["eval.samples_per_prompt=0"], ["eval.samples_per_prompt = 0", "at least 1"]),
     (["run.steps=0"], ["run.steps = 0", "at least 1"]),
     (["run.threads=0"], ["run.threads = 0", "null"]),
+    (["run.budget_rollouts=0"], ["run.budget_rollouts = 0", "null"]),
+    (["run.budget_seconds=0"], ["run.budget_seconds = 0", "null"]),
     (["sampler.max_rounds=0"], ["sampler.max_rounds = 0"]),
     (["sampler.max_rounds=1", "sampler.max_prompts_per_round=15"], ["15 prompts", "groups_per_step = 16"]),
     (["sampler.initial_yield=1.5"], ["initial_yield = 1.5", "at most 1"]),

@@ -1,0 +1,46 @@
+"""How many runs fit on this machine at a time, and what each place for one is given of it."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from dapo_cli.ablation.points import Ablation
+from dapo_cli.config.schema import VllmServerRollout
+from dapo_cli.errors import UserError
+
+
+def places_for(ablation: Ablation, jobs: int | None, gpus: Sequence[str], cpus: int) -> list[dict[str, str]]:
+    """Environment variables of each place where a run can be: as many as `jobs`, or as the machine takes.
+
+    Each has GPUs of its own, launch.processes_per_node of them; more jobs than that share them. Raises UserError for
+    several jobs whose points generate with the same servers.
+    """
+    recipes = [point.recipe.recipe for point in ablation.points]
+    processes = max(recipe.launch.processes_per_node for recipe in recipes)
+    threads = max(recipe.launch.processes_per_node * (recipe.run.threads or 1) for recipe in recipes)
+    shared_servers = any(isinstance(recipe.rollout, VllmServerRollout) for recipe in recipes)
+    if shared_servers and (jobs or 1) > 1:
+        raise UserError(f"--jobs {jobs}: rollout.servers hold the weights of one run at a time; leave --jobs out")
+    slices = [gpus[start : start + processes] for start in range(0, len(gpus) - processes + 1, processes)] or [gpus]
+    fitting = len(slices) if gpus else max(1, cpus // threads)
+    number = jobs or (1 if shared_servers else fitting)
+    if not gpus:
+        return [{} for _ in range(number)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(slices[place % len(slices)])} for place in range(number)]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; without torch."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        return [name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(place) for place, line in enumerate(filter(_is_gpu, listed.stdout.splitlines()))]
+
+
+def _is_gpu(line: str) -> bool:
+    """`GPU 0: …`; parts of a GPU follow on lines that are indented."""
+    return line.startswith("GPU ")

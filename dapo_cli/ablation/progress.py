@@ -1,0 +1,64 @@
+"""How far a run is, from the ends of its files."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.ablation.plan import Match, MatchBy
+from dapo_cli.ablation.points import Run
+from dapo_cli.budget import training_seconds
+from dapo_cli.tracking.run_folder import RunFolder
+
+TAIL_BYTES = 1 << 16  # a line of metrics has a few thousand
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`share` is what is done of the run, 0 to 1; accuracies are of the last step and the last evaluation."""
+
+    step: int
+    steps: int
+    share: float
+    accuracy: float | None
+    held_out: float | None
+
+
+def read_progress(folder: RunFolder, run: Run, match: Match) -> Progress:
+    """Whatever state the folder is in; a run that has not begun has done nothing."""
+    steps = run.point.recipe.recipe.run.steps
+    metrics, evaluation = last_record(folder.metrics_file), last_record(folder.evals_file)
+    step = metrics.get("step", 0)
+    share = 1.0 if folder.export.exists() else max(step / steps, spent(folder, match) / match.amount)
+    return Progress(step, steps, min(share, 1.0), metrics.get("judged/accuracy"), evaluation.get("eval/accuracy"))
+
+
+def spent(folder: RunFolder, match: Match) -> float:
+    """What a run has spent of that by which it is matched: steps, judged completions or seconds of training."""
+    match match.by:
+        case MatchBy.steps:
+            return last_record(folder.metrics_file).get("step", 0)
+        case MatchBy.rollouts:
+            return last_record(folder.metrics_file).get("sampler/rollouts_total", 0)
+        case MatchBy.seconds:
+            return training_seconds(map(json.loads, whole_lines(folder.timings_file)))
+
+
+def last_record(file: Path) -> dict[str, Any]:
+    """The last record of a file of JSON lines; empty where there is none."""
+    lines = whole_lines(file, TAIL_BYTES)
+    return json.loads(lines[-1]) if lines else {}
+
+
+def whole_lines(file: Path, tail_bytes: int | None = None) -> list[bytes]:
+    """The lines of a file that another process may be writing, without one that is not whole yet; of its last bytes
+    alone, the first may be the end of one."""
+    try:
+        with file.open("rb") as lines:
+            if tail_bytes is not None:
+                lines.seek(max(0, os.fstat(lines.fileno()).st_size - tail_bytes))
+            data = lines.read()
+    except FileNotFoundError:
+        return []
+    return data[: data.rfind(b"\n") + 1].splitlines()

@@ -1,0 +1,58 @@
+"""What a run may spend beside its steps: judged completions, or seconds of training."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dapo_cli.config.schema import RunConfig
+from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.types import Outcome
+
+NO_TRAINING = ("evaluate", "checkpoint")  # phases of a step that no run is charged for: how often they come is a choice
+
+
+@dataclass
+class Budget:
+    """Counts what is spent, over all starts of a run; the step in which a limit is reached is the run's last.
+
+    `rollouts` are the completions judged so far, also those of groups that no step trains on; `seconds` are those of
+    the steps without evaluations and checkpoints.
+    """
+
+    most_rollouts: int | None = None
+    most_seconds: float | None = None
+    rollouts: int = 0
+    seconds: float = 0.0
+
+    def spend(self, rollouts: int, seconds: float) -> None:
+        self.rollouts += rollouts
+        self.seconds += seconds
+
+    @property
+    def spent(self) -> str | None:
+        """The key of the limit that is reached, None where none is."""
+        if self.most_rollouts is not None and self.rollouts >= self.most_rollouts:
+            return "run.budget_rollouts"
+        if self.most_seconds is not None and self.seconds >= self.most_seconds:
+            return "run.budget_seconds"
+        return None
+
+
+def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
+    """The budget of a run whose folder holds the steps that it goes on behind.
+
+    Rollouts are exact. Seconds leave out what a kill cost, and its last step where only its timings were unwritten.
+    """
+    steps = read_lines(folder.metrics_file)
+    rollouts = sum(record[f"verifier/{outcome.value}"] for record in steps for outcome in Outcome)
+    seconds = training_seconds(read_lines(folder.timings_file))
+    return Budget(config.budget_rollouts, config.budget_seconds, rollouts, seconds)
+
+
+def training_seconds(timings: Iterable[dict[str, Any]]) -> float:
+    """Of steps, by their records of timings.jsonl."""
+    return math.fsum(
+        record["seconds/step"] - sum(record.get(f"seconds/{phase}", 0.0) for phase in NO_TRAINING) for record in timings
+    )

@@ -50,6 +50,7 @@ class UpdateStats:
     skipped: int = 0
     loss: float = 0.0
     grad_norm: float = 0.0
+    positive: int = 0
     clipped_high: int = 0
     clipped_low: int = 0
     clipped_dual: int = 0
@@ -63,6 +64,7 @@ class UpdateStats:
         ratio_N = log_ratio_N.exp()
         dual = torch.inf if clip.dual is None else clip.dual
         figures = (
+            (advantages_N > 0).sum(),
             ((ratio_N > 1 + clip.high) & (advantages_N > 0)).sum(),
             ((ratio_N < 1 - clip.low) & (advantages_N < 0)).sum(),
             ((ratio_N > dual) & (advantages_N < 0)).sum(),
@@ -72,8 +74,11 @@ class UpdateStats:
             (ratio_N - 1 - log_ratio_N).sum(),
         )
         # Read at once: each reading waits for the device.
-        high, low, dual_clipped, smallest, largest, kl = torch.stack([each.double() for each in figures]).tolist()
+        positive, high, low, dual_clipped, smallest, largest, kl = torch.stack(
+            [each.double() for each in figures]
+        ).tolist()
         self.tokens += ratio_N.numel()
+        self.positive += int(positive)
         self.clipped_high += int(high)
         self.clipped_low += int(low)
         self.clipped_dual += int(dual_clipped)
@@ -88,6 +93,7 @@ class UpdateStats:
             skipped=self.skipped + other.skipped,
             loss=self.loss + other.loss,
             grad_norm=self.grad_norm + other.grad_norm,
+            positive=self.positive + other.positive,
             clipped_high=self.clipped_high + other.clipped_high,
             clipped_low=self.clipped_low + other.clipped_low,
             clipped_dual=self.clipped_dual + other.clipped_dual,
@@ -100,7 +106,8 @@ class UpdateStats:
         """Means over tokens (clip fractions, KL) and over updates (loss, gradient norm before clipping); None where
         no update was made."""
         if not self.updates:
-            names = ("loss", "grad_norm", "clip_high", "clip_low", "clip_dual", "ratio_min", "ratio_max", "approx_kl")
+            shares = ("positive", "clip_high", "clip_high_of_positive", "clip_low", "clip_dual")
+            names = ("loss", "grad_norm", *shares, "ratio_min", "ratio_max", "approx_kl")
             counts = {"policy/updates": 0, "policy/skipped_updates": self.skipped, "policy/loss_tokens": 0}
             return counts | {f"policy/{name}": None for name in names}
         return {
@@ -109,7 +116,9 @@ class UpdateStats:
             "policy/loss_tokens": self.tokens,
             "policy/loss": self.loss / self.updates,
             "policy/grad_norm": self.grad_norm / self.updates,
+            "policy/positive": self.positive / self.tokens,
             "policy/clip_high": self.clipped_high / self.tokens,
+            "policy/clip_high_of_positive": self.clipped_high / self.positive if self.positive else None,
             "policy/clip_low": self.clipped_low / self.tokens,
             "policy/clip_dual": self.clipped_dual / self.tokens,
             "policy/ratio_min": self.ratio_min,

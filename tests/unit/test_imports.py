@@ -14,7 +14,7 @@ LAYERS = [  # lowest first
     {"protocols"},
     {"distributed", "algorithm", "reward", "data", "models"},
     {"learner", "rollout", "tracking"},
-    {"checkpoint", "evaluate", "pretrained", "canary", "rounds"},
+    {"checkpoint", "evaluate", "pretrained", "canary", "rounds", "tabular"},
     {"train", "export"},
     {"build"},
     {"selftest"},

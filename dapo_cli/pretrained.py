@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.config.schema import ModelConfig
+from dapo_cli.config.schema import ModelConfig, PretrainedModel
 from dapo_cli.config.shipped import model_folder
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model_folder_record
@@ -43,12 +43,20 @@ class Pretrained:
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
 
+def of_folder(model: ModelConfig) -> PretrainedModel:
+    """The section of a Hugging Face model. Raises UserError where it is a table."""
+    if isinstance(model, PretrainedModel):
+        return model
+    raise UserError("model tabular: a table has no folder, tokenizer or architecture, which this needs; set model.path")
+
+
 def open_pretrained(model: ModelConfig) -> Pretrained:
     """Find the model and read all but its weights.
 
     Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, and an
     architecture that is no causal language model.
     """
+    model = of_folder(model)
     folder, commit = _find(model)
     config = _open_config(model, folder)
     return Pretrained(model.path, folder, commit, _open_tokenizer(model, folder), config)
@@ -56,6 +64,7 @@ def open_pretrained(model: ModelConfig) -> Pretrained:
 
 def open_config(model: ModelConfig) -> Any:
     """The model's configuration alone. Raises UserError as `open_pretrained` does."""
+    model = of_folder(model)
     return _open_config(model, _find(model)[0])
 
 
@@ -68,6 +77,7 @@ def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = No
     import torch
     import transformers
 
+    model = of_folder(model)
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports DeepSpeed where there is one, which warns
     transformers.utils.logging.disable_progress_bar()  # it would tear the live display, also at the final export
@@ -95,7 +105,7 @@ def without_weights(config: Any) -> Any:
         return auto_model.from_config(config, dtype=torch.float32).eval()
 
 
-def _open_config(model: ModelConfig, folder: str) -> Any:
+def _open_config(model: PretrainedModel, folder: str) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -108,7 +118,7 @@ def _open_config(model: ModelConfig, folder: str) -> Any:
     return config
 
 
-def _open_tokenizer(model: ModelConfig, folder: str) -> Any:
+def _open_tokenizer(model: PretrainedModel, folder: str) -> Any:
     from transformers import AutoTokenizer
 
     # Without this check transformers makes up an empty tokenizer of the architecture's usual class.
@@ -127,7 +137,7 @@ def _open_tokenizer(model: ModelConfig, folder: str) -> Any:
     return tokenizer
 
 
-def _find(model: ModelConfig) -> tuple[str, str | None]:
+def _find(model: PretrainedModel) -> tuple[str, str | None]:
     """The folder, and of a hub model its commit."""
     folder = Path(model_folder(model.path)).expanduser()
     if folder.is_dir() and model.revision is not None:

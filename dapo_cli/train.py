@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper: the loop that every run is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dapo_cli.algorithm.advantage import batch_advantages
@@ -39,6 +39,8 @@ class Parts:
     checkpoints: Checkpoints
     profiler: StepProfiler
     eval_prompts: Sequence[Prompt]
+    exact_evaluation: Callable[[], Metrics] | None = None
+    """Takes the place of sampled evaluation where a policy is small enough to be summed over."""
 
     def close(self) -> None:
         self.batches.close()
@@ -120,7 +122,9 @@ def _sync(parts: Parts) -> Metrics:
 
 
 def _evaluate(parts: Parts, tracker: Tracker, step: int) -> None:
-    if parts.eval_prompts:
+    if parts.exact_evaluation:
+        tracker.evaluation(step, parts.exact_evaluation())
+    elif parts.eval_prompts:
         metrics = evaluate(
             parts.world, parts.engine, parts.verifier, parts.eval_prompts, parts.recipe.eval, parts.recipe.run.seed
         )

@@ -155,7 +155,9 @@ class UpdateStats:
     skipped: int = 0
     loss: float = 0.0
     grad_norm: float = 0.0
+    positive: int = 0
     clipped_high: int = 0
+    clipped_high_positive: int = 0  # of the former, those of a positive advantage
     clipped_low: int = 0
     clipped_dual: int = 0
     ratio_min: float = float("inf")
@@ -183,21 +185,25 @@ class UpdateStats:
             high_N, low_N, dual_N = (ratio_N > high) & (advantages_N != 0), dual_N & False, dual_N & False
         else:
             high_N, low_N = (ratio_N > high) & (advantages_N > 0), (ratio_N < low) & (advantages_N < 0)
-        figures = [high_N.sum(), low_N.sum(), dual_N.sum(), ratio_N.min(), ratio_N.max()]
+        positive_N = advantages_N > 0
+        counts = [each.sum() for each in (positive_N, high_N, high_N & positive_N, low_N, dual_N)]
+        figures = [*counts, ratio_N.min(), ratio_N.max()]
         figures.append(k3(log_ratio_N).sum())  # over tokens of the old policy: KL(old || new)
         if tokens.ref_logprobs_N is not None:
             figures.append(k3((tokens.ref_logprobs_N - logprobs_N).double()).sum())
         # Read at once: each reading waits for the device.
         values = torch.stack([each.double() for each in figures]).tolist()
         self.tokens += ratio_N.numel()
-        self.clipped_high += int(values[0])
-        self.clipped_low += int(values[1])
-        self.clipped_dual += int(values[2])
-        self.ratio_min = min(self.ratio_min, values[3])
-        self.ratio_max = max(self.ratio_max, values[4])
-        self.kl += values[5]
+        self.positive += int(values[0])
+        self.clipped_high += int(values[1])
+        self.clipped_high_positive += int(values[2])
+        self.clipped_low += int(values[3])
+        self.clipped_dual += int(values[4])
+        self.ratio_min = min(self.ratio_min, values[5])
+        self.ratio_max = max(self.ratio_max, values[6])
+        self.kl += values[7]
         if tokens.ref_logprobs_N is not None:
-            self.kl_reference += values[6]
+            self.kl_reference += values[8]
             self.has_reference = True
 
     def merge(self, other: "UpdateStats") -> "UpdateStats":
@@ -207,7 +213,9 @@ class UpdateStats:
             skipped=self.skipped + other.skipped,
             loss=self.loss + other.loss,
             grad_norm=self.grad_norm + other.grad_norm,
+            positive=self.positive + other.positive,
             clipped_high=self.clipped_high + other.clipped_high,
+            clipped_high_positive=self.clipped_high_positive + other.clipped_high_positive,
             clipped_low=self.clipped_low + other.clipped_low,
             clipped_dual=self.clipped_dual + other.clipped_dual,
             ratio_min=min(self.ratio_min, other.ratio_min),
@@ -224,7 +232,9 @@ class UpdateStats:
         means = {
             "loss": (self.loss, self.updates),
             "grad_norm": (self.grad_norm, self.updates),
+            "positive": (self.positive, self.tokens),
             "clip_high": (self.clipped_high, self.tokens),
+            "clip_high_of_positive": (self.clipped_high_positive, self.positive),
             "clip_low": (self.clipped_low, self.tokens),
             "clip_dual": (self.clipped_dual, self.tokens),
             "ratio_min": (self.ratio_min, 1),
@@ -233,5 +243,5 @@ class UpdateStats:
         }
         if self.has_reference:
             means["kl_reference"] = (self.kl_reference, self.tokens)
-        figures = {name: total / count if self.updates else None for name, (total, count) in means.items()}
+        figures = {name: total / count if self.updates and count else None for name, (total, count) in means.items()}
         return {f"policy/{name}": value for name, value in (counts | figures).items()}

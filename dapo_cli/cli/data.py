@@ -91,8 +91,10 @@ def _tokenizer_at_hand(model: ModelConfig) -> "tuple[PreTrainedTokenizerBase | N
     from transformers import AutoTokenizer
 
     from dapo_cli.config.shipped import model_folder
+    from dapo_cli.pretrained import of_folder
 
     try:
+        model = of_folder(model)
         folder = model_folder(model.path)
         return AutoTokenizer.from_pretrained(folder, revision=model.revision, local_files_only=True), ""
     except (UserError, OSError, ValueError) as error:

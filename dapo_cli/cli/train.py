@@ -103,9 +103,11 @@ def _check_ranks(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, worl
     """All ranks must run the same recipe, data and code, and see the same run folder. Raises UserError."""
     if world.size == 1:
         return
+    from dapo_cli.tabular.table import Table
     from dapo_cli.tracking.manifest import differences
     from dapo_cli.tracking.provenance import package_versions, read_code
 
+    assert not isinstance(inputs.pretrained, Table), "a table is trained by one process"
     own = {
         "recipe": _tree(loaded),
         "data": inputs.data_record,

@@ -84,8 +84,7 @@ def leaf_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
     if name in shape.sections:
         return _section_problem(name, leaf, shape)
     slot = next((slot for slot in shape.slots if name.startswith(f"{slot}.")), None)
-    filled = slot is not None and any(key.startswith(f"{slot}.") for key in shape.keys)
-    if slot and not filled:
+    if slot and slot not in shape.filled:
         group = shape.slots[slot].group
         if shape.slots[slot].required:
             return None
@@ -138,7 +137,7 @@ def missing_problems(shape: Shape, values: dict[str, Any], recipe: str) -> list[
     """Options not chosen and keys without a value; `values` are those of all layers, by key."""
     problems = []
     for slot, info in shape.slots.items():
-        if info.required and not any(key.startswith(f"{slot}.") for key in shape.keys):
+        if info.required and slot not in shape.filled:
             options = ", ".join(schema.OPTIONS[info.group])
             problems.append(
                 f"{recipe}: no {slot} chosen; add `- {slot}: OPTION` to its defaults list (options: {options})"

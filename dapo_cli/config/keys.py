@@ -84,7 +84,8 @@ def _default(field: Any) -> Any:
 
 @dataclass(frozen=True)
 class Slot:
-    """A section filled by an option of `group`; `required` slots must be filled."""
+    """A section filled by an option of `group`; `required` slots must be filled, by the field's default where none is
+    chosen."""
 
     group: str
     required: bool
@@ -104,9 +105,11 @@ def _group_of(section_type: type) -> str | None:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sections, slots and leaves of a recipe whose slots hold the given options."""
+    """The sections, slots and leaves of a recipe whose slots hold the given options; `filled` are the slots that hold
+    one."""
 
     sections: frozenset[str]
+    filled: frozenset[str]
     slots: dict[str, Slot]
     keys: dict[str, Key]
 
@@ -114,6 +117,7 @@ class Shape:
 def shape_of(filled: dict[str, type]) -> Shape:
     """The shape of a recipe; `filled` maps a slot (`data`, `eval.data`) to the option class it holds."""
     sections: set[str] = set()
+    held: set[str] = set()
     slots: dict[str, Slot] = {}
     keys: dict[str, Key] = {}
 
@@ -129,11 +133,15 @@ def shape_of(filled: dict[str, type]) -> Shape:
             group = _group_of(inner)
             if group:
                 slots[name] = Slot(group, required=not optional)
-            if group is None or name in filled:
-                walk(filled[name] if group else inner, f"{name}.")
+                default = field.default_factory if isinstance(field.default_factory, type) else None
+                if option := filled.get(name, default):
+                    held.add(name)
+                    walk(option, f"{name}.")
+            else:
+                walk(inner, f"{name}.")
 
     walk(schema.Recipe, "")
-    return Shape(frozenset(sections), slots, keys)
+    return Shape(frozenset(sections), frozenset(held), slots, keys)
 
 
 @cache

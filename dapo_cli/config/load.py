@@ -22,7 +22,7 @@ class LoadedRecipe:
     """A recipe that passed every check.
 
     `config` is the resolved tree behind `recipe`. `origins` maps each leaf (`optimizer.lr`) to `default`, `file NAME`,
-    `option GROUP=NAME` or `override`; `options` maps each filled slot (`data`, `eval.data`) to its option.
+    `option GROUP=NAME` or `override`; `options` maps each slot that was filled (`data`, `eval.data`) to its option.
     """
 
     name: str
@@ -67,7 +67,7 @@ def load_recipe(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedRecip
     _resolve(config, list(shape_of(classes).keys), path)
     recipe = OmegaConf.to_object(config)
     assert isinstance(recipe, schema.Recipe)
-    problems = [*validate.problems(recipe), *_model_problems(recipe.model.path)]
+    problems = [*validate.problems(recipe), *_model_problems(recipe.model)]
     if problems:
         raise _failure(path, problems)
     origins = dict.fromkeys(flatten(plain_tree(config)), "default")
@@ -163,9 +163,10 @@ def _resolve(config: DictConfig, keys: list[str], path: Path) -> None:
     OmegaConf.resolve(config)
 
 
-def _model_problems(model_path: str) -> list[str]:
+def _model_problems(model: schema.ModelConfig) -> list[str]:
     try:
-        model_folder(model_path)
+        if isinstance(model, schema.PretrainedModel):
+            model_folder(model.path)
     except UserError as error:
         return [str(error)]
     return []

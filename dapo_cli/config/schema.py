@@ -2,7 +2,8 @@
 
 Defaults live here and nowhere else. The comment above a field is its documentation: `dapo recipe keys` and the
 reference page are generated from this file. Sections whose choice changes the keys (`data`, `rollout`, `reward`,
-`learner`) are option groups: a recipe picks one in its `defaults` list, and each option is a subclass here.
+`learner`) are option groups: a recipe picks one in its `defaults` list, and each option is a subclass here. `model` is
+one that a recipe may leave out: its field's default is the option taken then.
 """
 
 from dataclasses import dataclass, field
@@ -103,10 +104,33 @@ class RunConfig:
 
 @dataclass
 class ModelConfig:
+    pass
+
+
+@dataclass
+class PretrainedModel(ModelConfig):
     # Hugging Face folder, hub id, or `shipped:NAME` for a model inside this package.
     path: str = MISSING
     # Hub revision (branch, tag or commit); recorded as a commit hash in the manifest.
     revision: str | None = None
+
+
+@dataclass
+class TabularModel(ModelConfig):
+    # Rows of the table, each a prompt: its logits are a policy over answers of one token.
+    prompts: int = 512
+    # Columns of the table, the answers of a prompt; one is right.
+    answers: int = 20
+    # Seed of the first logits; `${run.seed}` gives each seed of a run a table of its own.
+    seed: int = 0
+    # Standard deviation of the first logits, around 0.
+    logit_std: float = 0.5
+    # Added to the logit of one wrong answer of each prompt.
+    wrong_bonus: float = 3.0
+    # Least that the right answer's logit is shifted by; uniform up to shift_high.
+    shift_low: float = -1.5
+    # Most that the right answer's logit is shifted by.
+    shift_high: float = 2.5
 
 
 @dataclass
@@ -162,6 +186,11 @@ class HubData(DataConfig):
 
 
 @dataclass
+class TabularData(DataConfig):
+    pass
+
+
+@dataclass
 class SamplingConfig:
     # Divides the logits; 0 is greedy (evaluation only). Section 4.1: 1.0.
     temperature: float = 1.0
@@ -182,6 +211,11 @@ class RolloutConfig:
 class TransformersRollout(RolloutConfig):
     # Completions decoded at a time; bounds the memory of the KV cache.
     max_batch_completions: int = 256
+
+
+@dataclass
+class TabularRollout(RolloutConfig):
+    pass
 
 
 @dataclass
@@ -349,11 +383,11 @@ class SamplerConfig:
 
 @dataclass
 class OptimizerConfig:
-    # AdamW's learning rate after warm-up. Section 4.1: 1e-6.
+    # AdamW's learning rate after warm-up, plain gradient descent's with learner tabular. Section 4.1: 1e-6.
     lr: float = 1e-6
     # Linear warm-up, in steps (not updates). Section 4.1: 20.
     warmup_steps: int = 20
-    # Decoupled weight decay. The authors' script: 0.1.
+    # Decoupled weight decay; 0 with learner tabular. The authors' script: 0.1.
     weight_decay: float = 0.1
     # AdamW's decay of the running mean of gradients.
     beta1: float = 0.9
@@ -390,6 +424,11 @@ class SingleLearner(LearnerConfig):
 
 
 @dataclass
+class TabularLearner(SingleLearner):
+    pass
+
+
+@dataclass
 class FsdpLearner(LearnerConfig):
     # Keep weights, gradients and optimizer state in host memory between uses.
     cpu_offload: bool = False
@@ -419,7 +458,8 @@ class LaunchConfig:
 
 @dataclass
 class EvalConfig:
-    # Held-out prompts (an option group, `data@eval.data: ...`); null never evaluates.
+    # Held-out prompts (an option group, `data@eval.data: ...`); null never evaluates. A table is evaluated without: its
+    # accuracy is a sum over its answers.
     data: DataConfig | None = None
     # Steps between evaluations, besides the first and the last; 0 for those two alone.
     every: int = 0
@@ -451,7 +491,7 @@ class TrackingConfig:
 @dataclass
 class Recipe:
     run: RunConfig = field(default_factory=RunConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=PretrainedModel)
     data: DataConfig = MISSING
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     rollout: RolloutConfig = MISSING
@@ -470,8 +510,10 @@ class Recipe:
 
 # Option groups: group -> option -> schema. Anything a recipe may pick in its `defaults` list.
 OPTIONS: dict[str, dict[str, type]] = {
-    "data": {"arithmetic": ArithmeticData, "files": FilesData, "hub": HubData},
+    "model": {"pretrained": PretrainedModel, "tabular": TabularModel},
+    "data": {"arithmetic": ArithmeticData, "files": FilesData, "hub": HubData, "tabular": TabularData},
     "rollout": {
+        "tabular": TabularRollout,
         "transformers": TransformersRollout,
         "vllm_colocated": VllmColocatedRollout,
         "vllm_server": VllmServerRollout,
@@ -482,5 +524,10 @@ OPTIONS: dict[str, dict[str, type]] = {
         "strict_boxed": StrictBoxedReward,
         "python": PythonReward,
     },
-    "learner": {"single": SingleLearner, "fsdp": FsdpLearner, "deepspeed": DeepspeedLearner},
+    "learner": {
+        "single": SingleLearner,
+        "fsdp": FsdpLearner,
+        "deepspeed": DeepspeedLearner,
+        "tabular": TabularLearner,
+    },
 }

@@ -13,6 +13,7 @@ from dapo_cli.config.schema import (
     CorrectionKind,
     DeepspeedLearner,
     Precision,
+    PretrainedModel,
     RatioLevel,
     Recipe,
     RewardConfig,
@@ -22,6 +23,7 @@ from dapo_cli.config.schema import (
     TransformersRollout,
     VllmServerRollout,
 )
+from dapo_cli.config.tabular_rules import tabular_rules
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ RANGES: dict[str, Range] = {
     "RunConfig.budget_seconds": POSITIVE,
     "RunConfig.threads": Range(at_least=1, at_most=1024),
     "RunConfig.ahead": Range(at_least=0, at_most=1),
+    "TabularModel.prompts": Range(at_least=1, at_most=10**6),
+    "TabularModel.answers": Range(at_least=2, at_most=10**5),
+    "TabularModel.seed": SEED,
+    "TabularModel.logit_std": COUNT_OR_OFF,
+    "TabularModel.wrong_bonus": Range(),
+    "TabularModel.shift_low": Range(),
+    "TabularModel.shift_high": Range(),
     "DataConfig.max_prompt_tokens": COUNT,
     "ArithmeticData.prompts": Range(at_least=1, at_most=10**6),
     "ArithmeticData.seed": SEED,
@@ -149,6 +158,7 @@ def problems(recipe: Recipe) -> list[str]:
         _data_rules,
         _rollout_rules,
         _learner_rules,
+        tabular_rules,
         _tracking_rules,
     )
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
@@ -256,8 +266,9 @@ def _sampling_rules(recipe: Recipe) -> Iterator[str]:
 
 
 def _data_rules(recipe: Recipe) -> Iterator[str]:
-    if recipe.model.revision is not None and recipe.model.path.startswith("shipped:"):
-        yield f"model.revision = {recipe.model.revision}: a shipped model has no revisions; delete it"
+    match recipe.model:
+        case PretrainedModel(path=path, revision=str(revision)) if path.startswith("shipped:"):
+            yield f"model.revision = {revision}: a shipped model has no revisions; delete it"
     for name, data in (("data", recipe.data), ("eval.data", recipe.eval.data)):
         if isinstance(data, ArithmeticData) and data.min_terms > data.max_terms:
             yield f"{name}.min_terms = {data.min_terms} is above {name}.max_terms = {data.max_terms}; lower it"
@@ -304,8 +315,8 @@ def _learner_rules(recipe: Recipe) -> Iterator[str]:
     processes = launch.nodes * launch.processes_per_node
     if processes > 1 and isinstance(learner, SingleLearner):
         yield (
-            f"launch.nodes x launch.processes_per_node = {processes} processes, but learner single is one process; "
-            f"choose learner=fsdp or learner=deepspeed"
+            f"launch.nodes x launch.processes_per_node = {processes} processes, but learners single and tabular are "
+            f"one process; choose learner=fsdp or learner=deepspeed"
         )
     if launch.nodes > 1 and launch.rendezvous is None:
         yield (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData
+from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, TabularData
 from dapo_cli.data import arithmetic
 from dapo_cli.data.answers import RowFault, reference_answer, valid_text
 from dapo_cli.data.hub import hub_table, resolve_revision
@@ -93,6 +93,10 @@ def load_questions(config: DataConfig) -> tuple[list[Question], DataReport]:
             report = DataReport(source=config.id, fingerprints=[(config.id, commit)])
             wanted = _wanted(config)
             return _distinct_questions([(hub_table(config, commit, wanted), config.id)], wanted, report), report
+        case TabularData():
+            raise UserError(
+                "data tabular: the prompts are rows of a table (see `dapo recipe keys model`), without texts"
+            )
         case _:
             raise AssertionError(f"a data section without a loader: {type(config).__name__}")
 

@@ -84,10 +84,15 @@ class BaseLearner(ABC):
         self.objective = objective
         self.optimizer_config = optimizer
         self.config = config
-        prepare(model, config, world)
-        self.flops = ModelFlops.of(model, decoder_layers(model))
+        self.flops: ModelFlops | None
+        self._prepare()
         self.loss_scale = LossScale.of_float16() if config.compute_dtype is Precision.float16 else LossScale()
         self._model_flops: defaultdict[str, float] = defaultdict(float)
+
+    def _prepare(self) -> None:
+        """Make the model ready for packed micro-batches, and learn what a pass of it costs."""
+        prepare(self.model, self.config, self.world)
+        self.flops = ModelFlops.of(self.model, decoder_layers(self.model))
 
     def take_model_flops(self) -> dict[str, float]:
         """Model FLOPs of this rank in `score` and `update` since the last call; see `flops`. Empty where unknown."""

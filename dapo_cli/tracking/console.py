@@ -145,12 +145,11 @@ def figures(metrics: Metrics) -> list[str]:
 
 
 def evaluation_line(step: int, metrics: Metrics) -> str:
-    """For example `held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)`."""
+    """For example `held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)`; of a table, whose
+    evaluation samples nothing, `expected accuracy 7.0% after step 0 (512 prompts)`."""
     k = metrics["eval/samples_per_prompt"]
-    return (
-        f"held-out accuracy {with_error(metrics)} after step {step} "
-        f"({metrics['eval/prompts']} prompts, {k} sample{'' if k == 1 else 's'} each)"
-    )
+    kind, samples = ("expected", "") if k is None else ("held-out", f", {k} sample{'' if k == 1 else 's'} each")
+    return f"{kind} accuracy {with_error(metrics)} after step {step} ({metrics['eval/prompts']} prompts{samples})"
 
 
 def alarm_line(step: int, metrics: Metrics) -> str:

@@ -11,9 +11,10 @@ from dapo_cli.tracking.run_folder import RunFolder
 
 def summary_lines(folder: RunFolder) -> list[str]:
     """Held-out accuracy, steps, time and speed of the training, and where everything lies."""
-    timings = read_lines(folder.timings_file)
+    timings, evals = read_lines(folder.timings_file), read_lines(folder.evals_file)
+    exact = bool(evals) and evals[0]["eval/samples_per_prompt"] is None
     rows = [
-        ("held-out accuracy", _accuracy(read_lines(folder.evals_file))),
+        ("expected accuracy" if exact else "held-out accuracy", _accuracy(evals)),
         ("training", _training(timings)),
         *_idle(read_lines(folder.metrics_file)),
         ("metrics", str(folder.metrics_file)),

@@ -20,8 +20,8 @@ from pathlib import Path
 from dapo_cli.config.schema import (
     ArithmeticData,
     MathReward,
-    ModelConfig,
     Precision,
+    PretrainedModel,
     PythonReward,
     SamplingConfig,
     VllmColocatedRollout,
@@ -109,7 +109,7 @@ def overlap(engine, prompts, sampling, args, name: str, pool) -> None:
 
 def main() -> None:
     args = parse()
-    model = ModelConfig(path=args.model)
+    model = PretrainedModel(path=args.model)
     pretrained = open_pretrained(model)
     chat = pretrained.tokenizer.chat_template is not None
     data = ArithmeticData(prompts=args.prompts, chat_template=chat, max_prompt_tokens=256)

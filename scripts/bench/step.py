@@ -55,7 +55,7 @@ def prompts_of(args, tokenizer, count: int):
 def run_dapo(args) -> dict:
     from dapo_cli.algorithm.advantage import batch_advantages
     from dapo_cli.algorithm.objective import Clip
-    from dapo_cli.config.schema import Advantage, LearnerConfig, ModelConfig, OptimizerConfig, SamplingConfig
+    from dapo_cli.config.schema import Advantage, LearnerConfig, OptimizerConfig, PretrainedModel, SamplingConfig
     from dapo_cli.distributed.world import World
     from dapo_cli.learner.base import Objective
     from dapo_cli.learner.single import SingleLearner
@@ -64,7 +64,7 @@ def run_dapo(args) -> dict:
     from dapo_cli.tracking.clock import PhaseClock
     from dapo_cli.types import Group, Outcome, Rollout, Verdict
 
-    config = ModelConfig(path=args.model)
+    config = PretrainedModel(path=args.model)
     pretrained = open_pretrained(config)
     model = load_weights(pretrained, config)
     prompts = prompts_of(args, pretrained.tokenizer, args.prompts * (args.steps + 1))
@@ -111,10 +111,10 @@ def run_trl(args) -> dict:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from dapo_cli.config.schema import ModelConfig
+    from dapo_cli.config.schema import PretrainedModel
     from dapo_cli.pretrained import load_weights, open_pretrained
 
-    config = ModelConfig(path=args.model)
+    config = PretrainedModel(path=args.model)
     pretrained = open_pretrained(config)
     model = load_weights(pretrained, config)
     prompts = prompts_of(args, pretrained.tokenizer, args.prompts * (args.steps + 1))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dapo_cli.config.schema import ModelConfig, Precision, SamplingConfig, VllmColocatedRollout, VllmServerRollout
+from dapo_cli.config.schema import Precision, PretrainedModel, SamplingConfig, VllmColocatedRollout, VllmServerRollout
 from dapo_cli.distributed.world import World
 from dapo_cli.pretrained import open_pretrained
 from dapo_cli.protocols import RolloutEngine
@@ -103,7 +103,7 @@ def shared(request, tokenizer, tmp_path_factory) -> Iterator[Served]:
     tokenizer.save_pretrained(folder)
     engine = VllmColocatedEngine(
         VllmColocatedRollout(kv_cache_mib=kind.kv_cache_mib),
-        open_pretrained(ModelConfig(path=str(folder))),
+        open_pretrained(PretrainedModel(path=str(folder))),
         World(),
         dtype=Precision.float32,
         max_tokens=LONGEST,
@@ -401,7 +401,7 @@ BUILD = """
 import gc, json, os, random, signal, sys
 from pathlib import Path
 import numpy as np, torch
-from dapo_cli.config.schema import ModelConfig, Precision, SamplingConfig, VllmColocatedRollout
+from dapo_cli.config.schema import PretrainedModel, Precision, SamplingConfig, VllmColocatedRollout
 from dapo_cli.distributed.world import World
 from dapo_cli.pretrained import open_pretrained
 from dapo_cli.rollout import vllm_colocated
@@ -409,7 +409,7 @@ from dapo_cli.rollout.completions import complete
 from dapo_cli.types import Prompt
 
 folder = Path(sys.argv[1])
-pretrained = open_pretrained(ModelConfig(path=str(folder)))
+pretrained = open_pretrained(PretrainedModel(path=str(folder)))
 pretrained.generation_config
 torch.set_num_threads(2)
 torch.manual_seed(1), random.seed(2), np.random.seed(3)

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dapo_cli.checkpoint import Checkpoints
-from dapo_cli.config.schema import LearnerConfig, ModelConfig, Recipe, SingleLearner
+from dapo_cli.config.schema import LearnerConfig, PretrainedModel, Recipe, SingleLearner
 from dapo_cli.export import export
 from dapo_cli.learner.lora import add_adapters
 from dapo_cli.pretrained import load_weights, open_pretrained
@@ -13,7 +13,7 @@ from tests.conftest import train_on
 from tests.unit.test_checkpoint import make_sampler
 from tests.unit.test_single_learner import GROUPS, make_learner
 
-MODEL = ModelConfig(path="shipped:tiny-arithmetic")
+MODEL = PretrainedModel(path="shipped:tiny-arithmetic")
 
 
 @pytest.mark.parametrize("keys", [{}, {"lora_rank": 4, "lora_alpha": 12}], ids=["all weights", "adapters"])

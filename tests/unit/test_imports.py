@@ -14,7 +14,7 @@ LAYERS = [  # lowest first
     {"protocols"},
     {"distributed", "algorithm", "reward", "data", "models"},
     {"learner", "rollout", "tracking"},
-    {"budget", "checkpoint", "evaluate", "pretrained", "canary", "rounds"},
+    {"budget", "checkpoint", "evaluate", "pretrained", "canary", "rounds", "tabular"},
     {"train", "export"},
     {"build"},
     {"selftest", "ablation"},

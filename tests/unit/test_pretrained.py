@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dapo_cli.config.schema import ModelConfig
+from dapo_cli.config.schema import PretrainedModel
 from dapo_cli.config.shipped import model_folder
 from dapo_cli.errors import UserError
 from dapo_cli.pretrained import load_weights, open_pretrained
@@ -19,12 +19,12 @@ def folder(tmp_path) -> Path:
 
 
 def load(path: Path | str, **keys):
-    config = ModelConfig(path=str(path), **keys)
+    config = PretrainedModel(path=str(path), **keys)
     return load_weights(open_pretrained(config), config)
 
 
 def test_the_shipped_model_loads():
-    pretrained = open_pretrained(ModelConfig(path="shipped:tiny-arithmetic"))
+    pretrained = open_pretrained(PretrainedModel(path="shipped:tiny-arithmetic"))
     assert pretrained.context == 160
     assert pretrained.tokenizer.decode(pretrained.tokenizer("1+2=?\nAnswer: 3")["input_ids"]) == "1+2=?\nAnswer: 3"
     model = load("shipped:tiny-arithmetic")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from dapo_cli.cli.serve import serve
-from dapo_cli.config.schema import ModelConfig, SamplingConfig, VllmServerRollout
+from dapo_cli.config.schema import PretrainedModel, SamplingConfig, VllmServerRollout
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import RunStopped, UserError
 from dapo_cli.pretrained import Pretrained, open_pretrained
@@ -196,7 +196,7 @@ def peers() -> Iterator[list[Peer]]:
 
 @pytest.fixture(scope="session")
 def pretrained() -> Pretrained:
-    return open_pretrained(ModelConfig(path="shipped:tiny-arithmetic"))
+    return open_pretrained(PretrainedModel(path="shipped:tiny-arithmetic"))
 
 
 Build = Callable[..., VllmServerEngine]

@@ -1,0 +1,41 @@
+"""Rules of `model: tabular`, part of `validate`."""
+
+from collections.abc import Iterator
+
+from dapo_cli.config.keys import shown
+from dapo_cli.config.schema import Recipe, TabularData, TabularLearner, TabularModel, TabularRollout
+
+# Keys of a learner that say how a transformer is held or computed.
+OF_TRANSFORMERS = ("compute_dtype", "fp32_head", "activation_checkpointing", "liger_kernels", "lora_rank")
+
+
+def tabular_rules(recipe: Recipe) -> Iterator[str]:
+    """The table is model, data, engine and learner in one; what it has no room for is refused."""
+    parts = {
+        "model": isinstance(recipe.model, TabularModel),
+        "data": isinstance(recipe.data, TabularData),
+        "rollout": isinstance(recipe.rollout, TabularRollout),
+        "learner": isinstance(recipe.learner, TabularLearner),
+    }
+    if not any(parts.values()):
+        return
+    if missing := [name for name, tabular in parts.items() if not tabular]:
+        there = ", ".join(f"{name} tabular" for name, tabular in parts.items() if tabular)
+        choices = " ".join(f"{name}=tabular" for name in missing)
+        yield f"{there} without {choices}: a table is model, data, rollout and learner in one; choose all four or none"
+        return
+    match recipe.model:
+        case TabularModel(shift_low=low, shift_high=high) if low > high:
+            yield f"model.shift_low = {low} is above model.shift_high = {high}; lower it"
+    if recipe.eval.data is not None:
+        yield "eval.data with model tabular: a table's accuracy is summed over its own rows; set eval.data=null"
+    if recipe.optimizer.weight_decay:
+        yield (
+            f"optimizer.weight_decay = {recipe.optimizer.weight_decay} with learner tabular: it is plain gradient "
+            "descent on logits; set 0"
+        )
+    plain = TabularLearner()
+    for name in OF_TRANSFORMERS:
+        value = getattr(recipe.learner, name)
+        if value != getattr(plain, name):
+            yield f"learner.{name} = {shown(value)} with learner tabular: a table has no such thing; delete it"

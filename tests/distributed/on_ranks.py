@@ -136,7 +136,7 @@ def family(world: World) -> dict:
             oracle = schema.SingleLearner(lora_rank=config.lora_rank)
             expected = figures(build(oracle, World(), True, objective=objective), range(1, STEPS + 1))
         found[name] = [figures(build(config, world, True, objective=objective), range(1, STEPS + 1)), expected]
-    return found
+    return found | {"references": references(world)}
 
 
 def references(world: World) -> dict:

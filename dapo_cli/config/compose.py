@@ -29,9 +29,9 @@ RECIPE = "dapo_recipe"  # its name inside Hydra; a user's file name never become
 
 @dataclass(frozen=True)
 class Layer:
-    """One entry of the final defaults list. `path` is a file, or None for an option class of the schema. `package` is the
-    section that it fills; empty for an inherited recipe, and for a preset, an option file with keys of several sections
-    (`# @package _global_`)."""
+    """One entry of the final defaults list. `path` is a file, or None for an option class of the schema. `package` is
+    the section that it fills; empty for an inherited recipe, and for a preset: an option file with keys of several
+    sections (`# @package _global_`)."""
 
     package: str
     config_path: str

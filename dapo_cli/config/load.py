@@ -121,8 +121,8 @@ def _overruled_presets(given: Overrides, written: list[tuple[str, dict[str, Leaf
             over = [leaves[name] for _, leaves in written[place + 1 : -1] if name in leaves]
             if over and name not in given.leaves and not _same(over[-1].value, asked.value):
                 problems.append(
-                    f"{choice.place}: {group}={choice.value}: sets {name} to {asked.value}, but {over[-1].place} sets it "
-                    f"to {over[-1].value}; delete it there, or add {name}={asked.value} to the command line"
+                    f"{choice.place}: {group}={choice.value}: sets {name} to {asked.value}, but {over[-1].place} sets "
+                    f"it to {over[-1].value}; delete it there, or add {name}={asked.value} to the command line"
                 )
     return problems
 

@@ -61,7 +61,9 @@ class DeepspeedLearner(BaseLearner):
     def _reference(self, deepspeed: Any, policy: Policy, config: DeepspeedConfig) -> Any:
         """Split over ranks at stage 3; below, where each rank holds the whole policy, whole in the compute type."""
         if self.stage < 3:
-            return policy.to(device=self.world.device, dtype=policy.compute_dtype)
+            for parameter in policy.parameters():  # buffers stay float32, as DeepSpeed leaves those of the policy
+                parameter.data = parameter.data.to(policy.compute_dtype)
+            return policy.to(self.world.device)
         deepspeed.zero.register_external_parameter(policy, policy.model.get_output_embeddings().weight)
         with _silent():
             engine, *_ = deepspeed.initialize(model=policy, config=reference_config(config), dist_init_required=False)

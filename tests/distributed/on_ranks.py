@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dapo_cli.algorithm.objective import Clip
@@ -32,6 +33,11 @@ ONE_SEQUENCE = [make_group([5, 8], [True, False], uid="c", truncated=(1,), seed=
 NO_SEQUENCE = [make_group([5, 8], [True, False], uid="d", truncated=(0, 1), seed=4)]
 MINI_BATCHES = [UNEVEN, ONE_SEQUENCE, NO_SEQUENCE]
 
+DAPO = Objective(Clip(0.2, 0.28), 0.9, filter_truncated=True)
+GRPO = replace(DAPO, aggregation=schema.Aggregation.sequence_mean, kl_coefficient=0.5)
+GSPO = replace(
+    DAPO, clip=Clip(0.01, 0.01), ratio=schema.RatioLevel.sequence, aggregation=schema.Aggregation.prompt_mean
+)
 KINDS = ("weights", *MOMENTS)
 FSDP, ZERO = schema.FsdpLearner, schema.DeepspeedLearner
 CASES = {
@@ -54,6 +60,15 @@ CASES = {
     "zero 3 offload": (ZERO(zero_stage=3, offload_optimizer=True, offload_parameters=True), False),
     "zero 3 adapters": (ZERO(zero_stage=3, lora_rank=4), True),
 }
+FAMILY = {
+    "fsdp with a reference": (FSDP(), GRPO),
+    "fsdp offload with a reference": (FSDP(cpu_offload=True, micro_batch_tokens=1), GRPO),
+    "zero 2 with a reference": (ZERO(zero_stage=2), GRPO),
+    "zero 3 with a reference": (ZERO(zero_stage=3), GRPO),
+    "zero 3 adapters with a reference": (ZERO(zero_stage=3, lora_rank=4), GRPO),
+    "fsdp ratio of sequences": (FSDP(micro_batch_tokens=50), GSPO),
+    "zero 3 ratio of sequences": (ZERO(zero_stage=3, micro_batch_tokens=1), GSPO),
+}
 LOWER = {  # not equal, but near: bfloat16 has 8 bits
     "single": schema.SingleLearner(compute_dtype=schema.Precision.bfloat16),
     "fsdp": FSDP(compute_dtype=schema.Precision.bfloat16),
@@ -65,7 +80,9 @@ LOWER = {  # not equal, but near: bfloat16 has 8 bits
 }
 
 
-def build(config: schema.LearnerConfig, world: World, tied: bool, seed: int = 0) -> BaseLearner:
+def build(
+    config: schema.LearnerConfig, world: World, tied: bool, seed: int = 0, objective: Objective = DAPO
+) -> BaseLearner:
     model_config = LlamaConfig(
         vocab_size=33,  # odd sizes, which two ranks cannot halve
         hidden_size=36,
@@ -82,7 +99,6 @@ def build(config: schema.LearnerConfig, world: World, tied: bool, seed: int = 0)
         model = LlamaForCausalLM(model_config)
     else:
         model = without_weights(model_config)
-    objective = Objective(Clip(0.2, 0.28), 0.9, filter_truncated=True)
     return make_learner(config, OPTIMIZER, objective, model, world)
 
 
@@ -109,6 +125,35 @@ def beside_single(world: World) -> dict:
             oracle = schema.SingleLearner(lora_rank=config.lora_rank)
             expected = figures(build(oracle, alone, tied), range(1, STEPS + 1))
         found[name] = [figures(build(config, world, tied), range(1, STEPS + 1)), expected]
+    return found
+
+
+def family(world: World) -> dict:
+    found = {}
+    for name, (config, objective) in FAMILY.items():
+        expected = None
+        if world.is_main:
+            oracle = schema.SingleLearner(lora_rank=config.lora_rank)
+            expected = figures(build(oracle, World(), True, objective=objective), range(1, STEPS + 1))
+        found[name] = [figures(build(config, world, True, objective=objective), range(1, STEPS + 1)), expected]
+    return found | {"references": references(world)}
+
+
+def references(world: World) -> dict:
+    """Before the first update, the largest difference between reference and pi_old, and the numbers of the reference
+    that each rank holds."""
+    found = {}
+    for name in ("fsdp", "zero 1", "zero 3"):
+        learner = build(LOWER[name], world, True, objective=GRPO)
+        scored, _ = learner.score(UNEVEN, 1)
+        pairs = [pair for group in scored for pair in zip(group.old_logprobs, group.ref_logprobs, strict=True)]
+        parts = [
+            part.to_local() if isinstance(part, DTensor) else getattr(part, "ds_tensor", part)
+            for part in learner.reference.parameters()
+        ]
+        held = world.gather(sum(part.numel() for part in parts))
+        found[name] = [max(float(abs(old - ref).max()) for old, ref in pairs), held]
+    found["whole"] = sum(weight.numel() for _, weight in build(schema.SingleLearner(), World(), True).named_weights())
     return found
 
 

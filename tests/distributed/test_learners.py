@@ -47,6 +47,31 @@ def test_two_ranks_are_one_learner(case):
     assert_equal(found, expected)
 
 
+@pytest.mark.parametrize("case", on_ranks.FAMILY)
+def test_two_ranks_are_one_learner_for_every_objective(case):
+    """With a reference: rank by rank a part of it, of the weights that the run started from."""
+    found, expected = on_two_ranks("family")[case]
+    assert_equal(found, expected)
+    if on_ranks.FAMILY[case][1].has_reference:
+        first, *later = [
+            [(ours["policy/kl_reference"], theirs["policy/kl_reference"]) for ours, theirs in zip(*steps, strict=True)]
+            for steps in zip(found["metrics"], expected["metrics"], strict=True)
+        ]
+        assert first[0] == pytest.approx((0.0, 0.0), abs=1e-6)
+        for ours, theirs in [pair for step in later for pair in step[:2]]:
+            assert ours == pytest.approx(theirs, rel=1e-3) and theirs > 1e-5
+
+
+def test_a_reference_computes_as_the_policy_does_and_is_split_where_that_is():
+    found = on_two_ranks("family")["references"]
+    whole = found["whole"]
+    for name in ("fsdp", "zero 1", "zero 3"):
+        difference, held = found[name]
+        assert difference == 0, name
+        each = whole if name == "zero 1" else whole / 2
+        assert held == pytest.approx([each, each], rel=0.02), name
+
+
 @pytest.mark.parametrize("case", on_ranks.LOWER)
 def test_lower_precision_is_near(case):
     found, exact = on_two_ranks("in_lower_precision")[case]

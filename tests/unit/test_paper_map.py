@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from dapo_cli.config.schema import (
+    Aggregation,
     AlgorithmConfig,
     OptimizerConfig,
     OverlongConfig,
+    RatioLevel,
     SamplerConfig,
     SamplingConfig,
     Surplus,
+    Surrogate,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -51,5 +54,11 @@ def test_defaults_are_section_4_1():
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip) == (0.2, 0.28, None)
     assert (optimizer.lr, optimizer.warmup_steps, optimizer.weight_decay) == (1e-6, 20, 0.1)
     assert SamplingConfig() == SamplingConfig(temperature=1.0, top_p=1.0, top_k=0, max_tokens=20480)
-    assert overlong.cache_tokens == 4096 and SamplingConfig().max_tokens - overlong.cache_tokens == 16384
+    assert (algorithm.surrogate, algorithm.aggregation) == (Surrogate.clip, Aggregation.token_mean)
+    assert (algorithm.ratio, algorithm.kl_coefficient) == (RatioLevel.token, 0.0)
+    assert (
+        overlong.penalty
+        and overlong.cache_tokens == 4096
+        and SamplingConfig().max_tokens - overlong.cache_tokens == 16384
+    )
     assert SamplerConfig().dynamic and SamplerConfig().surplus is Surplus.discard

@@ -1,6 +1,8 @@
 """Checkpoints are whole or absent, pruned, and restore the step after them exactly."""
 
 import errno
+import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from dapo_cli.checkpoint import Checkpoints, write_folder_atomically
 from dapo_cli.config.schema import SamplerConfig, Surplus
 from dapo_cli.data.stream import PromptStream
 from dapo_cli.errors import UserError
-from dapo_cli.types import scored_group_from_dict, scored_group_to_dict
+from dapo_cli.types import RewardHistory, scored_group_from_dict, scored_group_to_dict
 from tests.conftest import make_group, make_scored, train_on
 from tests.unit.test_single_learner import GROUPS, make_learner
 
@@ -43,8 +45,9 @@ def test_restores_learner_sampler_and_random_state(model, tmp_path):
 
 
 def test_scored_group_survives_json_exactly():
-    scored = make_scored(GROUPS[1], born_step=4, logprob=-0.1)
-    back = scored_group_from_dict(scored_group_to_dict(scored))
+    group = replace(GROUPS[1], history=RewardHistory(visits=2, size=6, mean=1 / 3, squares=0.1))
+    scored = make_scored(group, born_step=4, logprob=-0.1)
+    back = scored_group_from_dict(json.loads(json.dumps(scored_group_to_dict(scored))))
     assert (back.group, back.born_step) == (scored.group, 4)
     for before, after in zip(scored.old_logprobs, back.old_logprobs, strict=True):
         assert before.dtype == after.dtype and before.tobytes() == after.tobytes()

@@ -109,6 +109,8 @@ def _run(
     """Raises RunStopped where a signal ended the runs before they were over."""
     from dapo_cli.cli.ablate_display import ablation_view
 
+    if not runs:
+        return {}
     with StopRequest() as stop, closing(ablation_view(ablation, folder, runs)) as view:
         runner = Runner(ablation, folder, places, view, stop)
         runner.run(runs)

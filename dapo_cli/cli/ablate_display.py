@@ -81,7 +81,8 @@ class LiveView(PlainView):
         self.over += 1
         self.state[run.name] = event.name
         if event is not Event.done:
-            self.live.console.print(f"{event.name}  {run.name}: {message}", style=COLORS[event.name], highlight=False)
+            line = Text(f"{event.name}  {run.name}: {message}", style=COLORS[event.name])
+            self.live.console.print(line, highlight=False)
         self.draw()
 
     def refresh(self) -> None:
@@ -105,7 +106,7 @@ class LiveView(PlainView):
             now, state = progress[run.name], self.state.get(run.name, "waiting")
             eta = self.eta(run, now) if state == "running" else state
             cells = [f"{now.step}/{now.steps}", _percent(now.accuracy), _percent(now.held_out)]
-            table.add_row(run.point.label, str(run.seed), *cells, Text(eta, style=COLORS.get(state, "")))
+            table.add_row(Text(run.point.label), str(run.seed), *cells, Text(eta, style=COLORS.get(state, "")))
         left = self.time_left(list(progress.values()))
         table.caption = f"{self.over} of {len(self.runs)} runs over, ETA of all {left}"
         return table

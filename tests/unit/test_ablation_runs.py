@@ -1,21 +1,26 @@
 """An ablation's runs with a stand-in for `dapo train`: order, failures, signals, going on, and the Slurm script."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
 from dapo_cli.ablation.points import Ablation, Run, load_ablation
-from dapo_cli.ablation.runner import Runner
+from dapo_cli.ablation.runner import Event, Runner
 from dapo_cli.cli import ablate as command
+from dapo_cli.cli import ablate_display
 from dapo_cli.cli.ablate_display import PlainView
 from dapo_cli.cli.app import run as run_dapo
 from dapo_cli.errors import UserError
@@ -366,3 +371,37 @@ def test_a_run_that_a_killed_ablation_left_goes_on(tmp_path: Path) -> None:
     folder.note(Run(ablation.points[0], 0), "started")
     assert ablate(plan) == 0
     assert starts(tmp_path, "one/seed_0") == 1
+
+
+def test_the_live_table_shows_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run is half through after a minute: a minute more for it, three for all; of one that failed, nothing."""
+    ablation = load_ablation(read_plan(plan_of(tmp_path, "one", "two", more="match: {by: rollouts, amount: 400}")))
+    folder, console = AblationFolder(tmp_path / "out"), Console(file=io.StringIO(), force_terminal=True, width=90)
+    now = [1000.0]
+    monkeypatch.setattr(ablate_display, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with closing(ablate_display.LiveView(ablation, folder, ablation.runs, console)) as view:
+        first, second = ablation.runs
+        view.started(first)
+        metrics = folder.run_folder(first).metrics_file
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text('{"step": 4, "judged/accuracy": 0.25, "sampler/rollouts_total": 200}\n{"step": 5')
+        now[0] += 60
+
+        def rows() -> list[list[str]]:
+            plain = Console(file=io.StringIO(), width=90)
+            plain.print(view.table())
+            return [line.split() for line in plain.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+        assert rows() == [
+            ["point", "seed", "step", "accuracy", "held-out", "ETA"],
+            ["one", "0", "4/40", "25.0%", "-", "1:00"],
+            ["two", "0", "0/40", "-", "-", "waiting"],
+            ["0", "of", "2", "runs", "over,", "ETA", "of", "all", "3:00"],
+        ]
+        view.started(second)
+        view.ended(second, Event.failed, "Error: [bold]no[/]")
+        assert rows()[2:] == [
+            ["two", "0", "0/40", "-", "-", "failed"],
+            ["1", "of", "2", "runs", "over,", "ETA", "of", "all", "1:00"],
+        ]
+    assert "failed  two/seed_0: Error: [bold]no[/]" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -140,6 +140,8 @@ sys.exit(status)
         (["recipe", "show", "quickstart"], HEAVY),
         (["recipe", "validate", "quickstart"], HEAVY),
         (["recipe", "keys"], HEAVY),
+        (["ablate", "--list"], HEAVY),
+        (["ablate", "ablations/dynamic_sampling_by_time_quickstart", "--dry-run"], HEAVY),
     ],
 )
 def test_light_commands_load_nothing_heavy(arguments: list[str], absent: tuple[str, ...]) -> None:

@@ -30,6 +30,8 @@ def _lines(tree: dict[str, Any], prefix: str, origins: dict[str, str]) -> list[t
     for name, value in tree.items():
         key = prefix + name
         indent = "  " * prefix.count(".")
+        if value == {}:  # an option without keys: its choice says all
+            continue
         if isinstance(value, dict):
             if not prefix:
                 lines.append(("", ""))

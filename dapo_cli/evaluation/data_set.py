@@ -108,7 +108,7 @@ def _prompt_choices(section: DataConfig, options: Options, subject: Subject) -> 
         tokenizer = subject.pretrained.tokenizer if subject.pretrained else None
         templated = tokenizer is None or tokenizer.chat_template is not None
         chosen = {"instruction": Instruction.authors, "chat_template": templated}
-    if options.data == () and subject.recipe is not None:
+    if not options.data and subject.recipe is not None:
         chosen = {}
     chosen = {name: value for name, value in chosen.items() if name not in given}
     if options.instruction is not None:

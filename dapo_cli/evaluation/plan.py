@@ -25,7 +25,7 @@ from dapo_cli.evaluation.subject import Subject, open_subject
 from dapo_cli.reward.modes import mode_name
 from dapo_cli.reward.user_function import UserFunction, read_user_function
 from dapo_cli.tracking.files import json_line
-from dapo_cli.tracking.manifest import Manifest, build_manifest
+from dapo_cli.tracking.manifest import Manifest, build_manifest, without_paths
 from dapo_cli.tracking.provenance import Code, read_code
 
 EVALS = Path("evals")
@@ -97,14 +97,15 @@ def make_plan(options: Options, reward: RewardConfig | None) -> Plan:
         draw = _draw(data, options, subject)
         settings = {"k": draw.samples, **asdict(draw.sampling), "seed": options.seed, "limit": options.limit}
         settings |= {"prompts": data.prompt_settings, **fixed}
-        root = roots[data.name] = _root(options, subject, data, settings, alone=len(sets) == 1)
+        records = [data.record, *_function_records(function)]
+        root = roots[data.name] = _root(options, subject, data.name, [settings, *records], alone=len(sets) == 1)
         for step in subject.steps:
             folder = root / f"step_{step:06d}" if options.all_checkpoints else root
             manifest = build_manifest(
                 recipe=settings,
                 origins={},
                 code=code,
-                data=[data.record, *_function_records(function)],
+                data=records,
                 model=subject.record(step),
                 seeds={"evaluation": options.seed},
             )
@@ -153,17 +154,15 @@ def _function_records(function: UserFunction | None) -> list[dict[str, Any]]:
     return [{"section": "reward", "path": function.path, "sha256": hashlib.sha256(function.source).hexdigest()}]
 
 
-def _root(options: Options, subject: Subject, data: DataSet, settings: dict[str, Any], *, alone: bool) -> Path:
+def _root(options: Options, subject: Subject, data: str, measured: list[dict[str, Any]], *, alone: bool) -> Path:
     """Where a data set's results go: -o, a folder in it where there are several sets, else a name with a hash of what
-    is measured, so that other settings go to another folder and the same ones go on."""
+    is `measured`, so that other settings go to another folder and the same ones go on."""
     if options.out is not None:
-        return options.out if alone else options.out / data.name
-    name = subject.name
-    model = {key: value for key, value in subject.record(None).items() if key != "path"}
-    identity: dict[str, Any] = {"settings": settings, "data": data.record["uids_sha256"], "model": model}
+        return options.out if alone else options.out / data
+    name, identity = subject.name, [*measured, subject.record(None)]
     if subject.run is not None:
-        identity["run"] = subject.run.read_manifest()["started"]
+        identity.append({"started": subject.run.read_manifest()["started"]})
         if not options.all_checkpoints:
             name += f"-step{subject.steps[0]}"
-    digest = hashlib.sha256(json_line(identity)).hexdigest()
-    return EVALS / f"{name}-{data.name}-{digest[:HASH_CHARACTERS]}"
+    digest = hashlib.sha256(json_line({"identity": without_paths(identity)})).hexdigest()
+    return EVALS / f"{name}-{data}-{digest[:HASH_CHARACTERS]}"

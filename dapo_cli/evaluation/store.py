@@ -47,16 +47,21 @@ class EvaluationFolder:
         except UserError as error:  # in words of runs
             raise UserError(str(error).replace("run.dir=", "-o ").replace("run.dir", "-o")) from error
 
+    @property
+    def begun(self) -> bool:
+        """Whether any completion is there: a start that failed before it binds nobody."""
+        return self.generations_file.exists() and self.generations_file.stat().st_size > 0
+
     def check(self, manifest: Manifest, *, allow_changes: bool) -> list[str]:
         """How the evaluation in the folder differs from this one: empty for none there, or the same.
 
         `allow_changes` lets code and packages differ, never what is measured. Raises UserError for other differences,
         and for generations that no manifest explains.
         """
-        if not self.manifest_file.exists():
-            if self.generations_file.exists():
-                raise UserError(f"-o {self.path}: holds generations.jsonl but no manifest.json; give another folder")
+        if not self.begun:
             return []
+        if not self.manifest_file.exists():
+            raise UserError(f"-o {self.path}: holds generations.jsonl but no manifest.json; give another folder")
         recorded = self.read_manifest()
         changes = [line.replace("in the run folder", "in the folder") for line in differences(recorded, manifest)]
         measured = differences(recorded, {**manifest, "code": recorded["code"], "packages": recorded["packages"]})
@@ -70,11 +75,13 @@ class EvaluationFolder:
 
     def begin(self, manifest: Manifest, patch: bytes, changes: Sequence[str]) -> None:
         """Write down what holds from here on: of a new evaluation, or of one that goes on after `changes`."""
-        if self.manifest_file.exists():
+        if self.begun:
             done = len(read_lines(self.timings_file))
             manifest = resumed(self.read_manifest(), manifest, done, changes)
-        if patch and (changes or not self.patch_file.exists()):
-            write_atomically(self.patch_file, patch)
+        if changes or not self.begun:
+            self.patch_file.unlink(missing_ok=True)
+            if patch:
+                write_atomically(self.patch_file, patch)
         write_atomically(self.manifest_file, json_document(manifest))
 
     def read_manifest(self) -> Manifest:

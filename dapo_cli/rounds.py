@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from dapo_cli.config.schema import Recipe, Surplus
 from dapo_cli.distributed.world import Board, World
-from dapo_cli.protocols import Finished, RewardShaper, RolloutEngine, Sampler, Verifier
+from dapo_cli.protocols import RewardShaper, RolloutEngine, Sampler, Verifier
 from dapo_cli.reward.judge import judge
 from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.types import Completion, Group, Prompt
 
 GIVE_UP_S = 10.0  # a judged case may take as long as its limit
 
-Judge = Callable[[list[Prompt], list[list[Completion]]], list[Group]]
+Item = TypeVar("Item")
+Sampled = TypeVar("Sampled")
+Judged = TypeVar("Judged")
 
 
 @dataclass
@@ -122,19 +124,19 @@ class Batches:
 
 
 def judge_as_they_finish(
-    prompts: list[Prompt],
-    finished: Iterator[Finished],
-    judge: Judge,
+    prompts: list[Item],
+    finished: Iterator[dict[int, list[Sampled]]],
+    judge: Callable[[list[Item], list[list[Sampled]]], list[Judged]],
     clock: PhaseClock,
-    enough: Callable[[dict[int, Group]], bool] = lambda groups: False,
-) -> list[Group | None]:
+    enough: Callable[[dict[int, Judged]], bool] = lambda groups: False,
+) -> list[Judged | None]:
     """A group for each prompt, in order. A thread judges what is there while the engine makes more, which is given up
     once `enough` of the groups so far; then None stands for a prompt that has no group.
 
     The clock's "rollout" is the time of generating, "verify" what verification adds to it.
     """
-    groups: dict[int, Group] = {}
-    queue: SimpleQueue[Finished | None] = SimpleQueue()
+    groups: dict[int, Judged] = {}
+    queue: SimpleQueue[dict[int, list[Sampled]] | None] = SimpleQueue()
 
     def work() -> None:
         while (batch := _everything(queue)) is not None:
@@ -159,7 +161,7 @@ def judge_as_they_finish(
     return [groups.get(place) for place in range(len(prompts))]
 
 
-def _everything(queue: "SimpleQueue[Finished | None]") -> Finished | None:
+def _everything(queue: "SimpleQueue[dict[int, list[Sampled]] | None]") -> dict[int, list[Sampled]] | None:
     """All that waits, once there is something; None at the end. A case that takes long then delays no more than those
     which it is judged with."""
     batch = queue.get()

@@ -12,7 +12,7 @@ from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import Recipe
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import RunStopped
-from dapo_cli.evaluate import evaluate
+from dapo_cli.evaluation.evaluate import evaluate
 from dapo_cli.interrupt import StopRequest
 from dapo_cli.learner.optim import learning_rate
 from dapo_cli.protocols import Learner, Metrics, RolloutEngine, Sampler, Tracker, Verifier

@@ -65,7 +65,7 @@ def _launch(loaded: LoadedRecipe, arguments: list[str]) -> None:
 
 def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None:
     """This process's part of the run, which may be all of it."""
-    _set_threads(loaded.recipe.run.threads or _recorded_threads(folder))
+    set_threads(loaded.recipe.run.threads or _recorded_threads(folder))
 
     from dapo_cli.build import read_inputs
     from dapo_cli.distributed.world import join_world
@@ -146,7 +146,7 @@ def _recorded_threads(folder: RunFolder) -> int | None:
     return manifest["hardware"]["threads"] if manifest["processes"] == 1 else None
 
 
-def _set_threads(threads: int | None) -> None:
+def set_threads(threads: int | None) -> None:
     """Must come before torch is imported.
 
     OpenMP's waiting threads spin for milliseconds by default, and any other busy process then makes every operation

@@ -71,7 +71,7 @@ def verify(
     from rich.console import Console
 
     modes = list(dict.fromkeys(modes))
-    configs = [_reward_config(mode, limits) for mode in modes]
+    configs = [reward_config(mode, limits) for mode in modes]
     responses = ResponseFile(Path(file).expanduser(), columns)
     rows = responses.check()
     tallies = [Tally() for _ in modes]
@@ -99,7 +99,7 @@ def verify(
         print(f"{rows:,} verdicts of {modes[0]} in {out}")
 
 
-def _reward_config(mode: str, limits: dict[str, Any]) -> RewardConfig:
+def reward_config(mode: str, limits: dict[str, Any]) -> RewardConfig:
     """A mode is an option of the recipes' reward section, or a Python file: `my_reward.py`, `my_reward.py:verify`."""
     path, colon, function = mode.rpartition(".py")
     if colon and (not function or function.startswith(":")):

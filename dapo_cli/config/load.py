@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dapo_cli.config import schema, validate
 from dapo_cli.config.check import choice_problem, leaf_problem, missing_problems, usable_defaults
 from dapo_cli.config.compose import Composer, Layer, compose
-from dapo_cli.config.keys import shape_of
+from dapo_cli.config.keys import Shape, shape_of
 from dapo_cli.config.shipped import find_recipe, model_folder
 from dapo_cli.config.source import Leaf, Overrides, flatten, nest, read_overrides, read_source
 from dapo_cli.errors import UserError
@@ -75,6 +75,35 @@ def load_recipe(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedRecip
         origins |= {name: origin for name in leaves if name in kept}
     options = {slot: layer.option for slot, layer in filled.items()}
     return LoadedRecipe(path.stem, path, recipe, config, origins, options)
+
+
+def load_section(slot: str, option: str, overrides: Sequence[str] = ()) -> Any:
+    """One section by itself: a built-in option or an option file of its group, with `overrides` of its keys
+    (`data.split=test`) laid over. Raises UserError with every problem found, one line each.
+
+    >>> load_section("rollout", "transformers", ["rollout.max_batch_completions=64"])
+    TransformersRollout(max_batch_completions=64)
+    """
+    composer = Composer(Path.cwd() / slot)
+    if reason := choice_problem(slot, option, composer):
+        raise UserError(f"{slot}={option}: {reason}")
+    given = read_overrides(list(overrides), set())
+    layers = composer.layers([{slot: option}], {})
+    written, problems = _leaves_of(layers)
+    leaves = [*(leaves for _, leaves in written), given.leaves]
+    classes = _classes({layer.package: layer for layer in layers if layer.path is None})
+    shape = shape_of(classes)
+    own = {name: key for name, key in shape.keys.items() if name.startswith(f"{slot}.")}
+    checks = [leaf_problem(name, leaf, shape) for found in leaves for name, leaf in found.items()]
+    values = _merged(leaves)
+    problems += [*given.problems, *(problem for problem in checks if problem)]
+    problems += missing_problems(Shape(shape.sections, {}, own), values, f"{slot}={option}")
+    if not problems:
+        section = OmegaConf.to_object(compose(classes, flatten(nest(values)))[slot])
+        problems = validate.section_problems(section, slot)
+    if problems:
+        raise UserError("\n  ".join([f"{slot}={option}: it cannot be used:", *problems]))
+    return section
 
 
 def _failure(path: Path, problems: list[str]) -> UserError:

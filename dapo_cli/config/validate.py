@@ -164,9 +164,14 @@ def problems(recipe: Recipe) -> list[str]:
     return [*_value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
 
+def section_problems(section: Any, name: str) -> list[str]:
+    """The ranges of a section by itself; `name` is its place in a recipe."""
+    return list(_value_problems(section, f"{name}."))
+
+
 def reward_problems(reward: RewardConfig) -> list[str]:
     """The same for a reward section by itself."""
-    return list(_value_problems(reward, "reward."))
+    return section_problems(reward, "reward")
 
 
 def _value_problems(section: Any, prefix: str) -> Iterator[str]:

@@ -62,9 +62,7 @@ def prompt_text(question: Question, tokenizer: "PreTrainedTokenizerBase", config
     Without template and instruction, the question "6+9-8=?" reads "6+9-8=?\\n". Raises UserError where the template
     refuses the messages.
     """
-    messages = question.messages
-    if config.instruction is Instruction.authors and not has_instruction(messages):
-        messages = (*messages[:-1], Message("user", AUTHORS_INSTRUCTION.replace("{question}", messages[-1].content)))
+    messages = instructed(question, config)
     if not config.chat_template:
         return "\n\n".join(message.content for message in messages) + "\n"
     from jinja2 import TemplateError
@@ -77,6 +75,14 @@ def prompt_text(question: Question, tokenizer: "PreTrainedTokenizerBase", config
             f"{question.where}: the model's chat template refuses messages of the roles "
             f"{', '.join(message.role for message in messages)} ({error}): change them, or set data.chat_template=false"
         ) from error
+
+
+def instructed(question: Question, config: DataConfig) -> tuple[Message, ...]:
+    """The question's messages with the instruction of the section, which is not said twice."""
+    messages = question.messages
+    if config.instruction is Instruction.authors and not has_instruction(messages):
+        messages = (*messages[:-1], Message("user", AUTHORS_INSTRUCTION.replace("{question}", messages[-1].content)))
+    return messages
 
 
 def has_instruction(messages: Sequence[Message]) -> bool:

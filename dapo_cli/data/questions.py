@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, TabularData
 from dapo_cli.data import arithmetic
-from dapo_cli.data.answers import RowFault, reference_answer, valid_text
+from dapo_cli.data.answers import RowFault, number_text, reference_answer, valid_text
 from dapo_cli.data.hub import hub_table, resolve_revision
 from dapo_cli.data.tables import Faults, Row, Table, Wanted, absent_column, first_value, open_table, value_at
 from dapo_cli.errors import UserError
@@ -17,7 +17,9 @@ from dapo_cli.errors import UserError
 # An answer column goes before a worked solution, which may box an intermediate result last.
 QUESTION_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMNS = ("answer", "ground_truth", "reward_model.ground_truth", "solution")
-SOURCE_COLUMNS = ("data_source",)
+SOURCE_COLUMNS = ("data_source", "source")
+SUBJECT_COLUMNS = ("subject",)
+LEVEL_COLUMNS = ("level", "difficulty")
 
 
 class Message(NamedTuple):
@@ -29,13 +31,16 @@ class Message(NamedTuple):
 class Question:
     """A question as its data set asks it, before any template. A plain text is one user message.
 
-    `source` names the data set, `where` the row it came from ("train.jsonl, line 3").
+    `source` names the data set, `where` the row it came from ("train.jsonl, line 3"). `subject` and `level` are what
+    the data set says of the question ("Geometry", "5"), and no part of what it asks.
     """
 
     messages: tuple[Message, ...]
     answer: str
     source: str
     where: str
+    subject: str | None = None
+    level: str | None = None
 
     @property
     def text(self) -> str:
@@ -128,7 +133,7 @@ def _wanted(config: FilesData | HubData) -> Wanted:
     return Wanted(
         question=(config.prompt_column,) if config.prompt_column else QUESTION_COLUMNS,
         answer=(config.answer_column,) if config.answer_column else ANSWER_COLUMNS,
-        optional=SOURCE_COLUMNS,
+        optional=(*SOURCE_COLUMNS, *SUBJECT_COLUMNS, *LEVEL_COLUMNS),
     )
 
 
@@ -160,13 +165,32 @@ def _distinct_questions(tables: Iterable[tuple[Table, str]], wanted: Wanted, rep
 def _question_of(row: Row | RowFault, wanted: Wanted, source: str, where: str) -> Question:
     if isinstance(row, RowFault):
         raise row
-    stated_source = first_value(row, wanted.optional)
+    stated_source = first_value(row, SOURCE_COLUMNS)
     return Question(
         messages=_messages(row, wanted.question),
         answer=valid_text(_answer(row, wanted.answer)),
         source=stated_source if isinstance(stated_source, str) and stated_source else source,
         where=where,
+        subject=_label(row, SUBJECT_COLUMNS),
+        level=_label(row, LEVEL_COLUMNS),
     )
+
+
+def _label(row: Row, columns: tuple[str, ...]) -> str | None:
+    """A short text or a number that sorts questions; None where the row has none.
+
+    >>> _label({"level": 5.0}, ("level",)), _label({"level": " Level 5 "}, ("level",)), _label({}, ("level",))
+    ('5', 'Level 5', None)
+    """
+    match first_value(row, columns):
+        case bool():
+            return None
+        case int() | float() as number:
+            return number_text(number) or None
+        case str(text):
+            return valid_text(text.strip()) or None
+        case _:
+            return None
 
 
 def _messages(row: Row, columns: tuple[str, ...]) -> tuple[Message, ...]:

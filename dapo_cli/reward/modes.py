@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from dapo_cli.config.schema import AuthorsReward, MathReward, PythonReward, RewardConfig, StrictBoxedReward
+from dapo_cli.config.schema import OPTIONS, AuthorsReward, MathReward, PythonReward, RewardConfig, StrictBoxedReward
 from dapo_cli.reward import math_verifier
 from dapo_cli.reward.authors import verify_authors, verify_strict_boxed
 from dapo_cli.reward.pool import VerifierPool
@@ -49,3 +50,14 @@ def build_verifier(config: RewardConfig, user_function: UserFunction | None = No
         warm_up=warm_up,
         memory_limit_bytes=None if limit is None else limit << 20,
     )
+
+
+def mode_name(config: RewardConfig) -> str:
+    """As `--mode` spells it; of a user's file its name without folders.
+
+    >>> mode_name(MathReward()), mode_name(PythonReward(path="rewards/mine.py"))
+    ('math', 'mine.py:verify')
+    """
+    if isinstance(config, PythonReward):
+        return f"{Path(config.path).name}:{config.function}"
+    return next(name for name, option in OPTIONS["reward"].items() if option is type(config))

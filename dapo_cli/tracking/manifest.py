@@ -57,8 +57,8 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     recipe = compare_leaves(old["recipe"], new["recipe"], "")
     return [
         *(line for key, line in recipe if not key.startswith(FREE_KEYS)),
-        *(line for _, line in compare_leaves(_without_paths(old["data"]), _without_paths(new["data"]), "data")),
-        *(line for _, line in compare_leaves(_without_paths(old["model"]), _without_paths(new["model"]), "model")),
+        *(line for _, line in compare_leaves(without_paths(old["data"]), without_paths(new["data"]), "data")),
+        *(line for _, line in compare_leaves(without_paths(old["model"]), without_paths(new["model"]), "model")),
         *_code_differences(old["code"], new["code"]),
         *_package_differences(old["packages"], new["packages"]),
     ]
@@ -129,12 +129,12 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{name}.{key}" if name else str(key))
 
 
-def _without_paths(tree: Any) -> Any:
+def without_paths(tree: Any) -> Any:
     """The same contents in another folder are the same data."""
     if isinstance(tree, dict):
-        return {key: _without_paths(value) for key, value in tree.items() if key != "path"}
+        return {key: without_paths(value) for key, value in tree.items() if key != "path"}
     if isinstance(tree, (list, tuple)):
-        return [_without_paths(value) for value in tree]
+        return [without_paths(value) for value in tree]
     return tree
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dapo_cli.config.schema import EvalConfig, OverlongConfig
 from dapo_cli.distributed.world import World
-from dapo_cli.evaluate import evaluate
+from dapo_cli.evaluation.evaluate import evaluate
 from dapo_cli.reward.judge import judge
 from dapo_cli.reward.overlong import SoftOverlong
 from dapo_cli.types import Completion, Finish, Outcome, Prompt, Verdict

@@ -1,4 +1,4 @@
-"""Held-out accuracy: avg@k with its standard error."""
+"""Held-out accuracy while a run trains: avg@k with its standard error, by the run's own engine and verifier."""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dapo_cli.config.schema import EvalConfig
 from dapo_cli.distributed.world import World
+from dapo_cli.evaluation.metrics import pass_at
 from dapo_cli.protocols import Metrics, RolloutEngine, Verifier
 from dapo_cli.reward.judge import cases_of
 from dapo_cli.rollout.completions import complete
@@ -28,7 +29,7 @@ def evaluate(
     config: EvalConfig,
     seed: int,
 ) -> Metrics:
-    """avg@k over the prompts, its standard error over prompts, and how the completions ended.
+    """avg@k over the prompts, its standard error over prompts, how the completions ended, and pass@k where k > 1.
 
     The sampling noise is the same at every evaluation of a run, so that two of them differ by the weights alone.
     Collective: every rank must call.
@@ -44,11 +45,12 @@ def evaluate(
         ]
 
     results = world.spread(prompts, judged, team=engine.ranks)
-    rates = [sum(each.outcome is Outcome.RIGHT for each in samples) / k for samples in results]
+    rights = [sum(each.outcome is Outcome.RIGHT for each in samples) for samples in results]
+    rates = [right / k for right in rights]
     accuracy = math.fsum(rates) / len(rates)
     spread = math.fsum((rate - accuracy) ** 2 for rate in rates)
     flat = [each for samples in results for each in samples]
-    return {
+    metrics: Metrics = {
         "eval/accuracy": accuracy,
         "eval/standard_error": math.sqrt(spread / (len(rates) - 1) / len(rates)) if len(rates) > 1 else None,
         "eval/prompts": len(prompts),
@@ -57,3 +59,6 @@ def evaluate(
         "eval/verifier_failed": sum(each.outcome is Outcome.FAILED for each in flat),
         "eval/length_mean": sum(each.tokens for each in flat) / len(flat),
     }
+    if k > 1:
+        metrics["eval/pass_at_k"] = math.fsum(pass_at(right, k, k) for right in rights) / len(rights)
+    return metrics

@@ -1,0 +1,117 @@
+"""Two evaluations over the same problems: the paired difference of avg@k."""
+
+import csv
+from dataclasses import asdict, dataclass
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.errors import UserError
+from dapo_cli.evaluation.metrics import bootstrap_intervals
+
+NAMED = 5  # uids in a message
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A problem and its avg@k in both evaluations."""
+
+    uid: str
+    question: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems (None
+    for one problem). `won` are the problems that B solves more often than A, most first; `lost` the others, most
+    first. `only_a` and `only_b` count problems that were left out."""
+
+    a: str
+    b: str
+    samples: tuple[int, int]
+    problems: int
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float | None
+    high: float | None
+    won: list[Pair]
+    lost: list[Pair]
+    tied: int
+    only_a: int
+    only_b: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
+    """`a` and `b` are folders of evaluations, or problems.csv files. Pairing takes out how hard each problem is, which
+    two separate intervals both contain.
+
+    Raises UserError where the problems differ, unless only the `common` ones are asked for.
+    """
+    first, second = _read(a), _read(b)
+    shared = [uid for uid in first if uid in second]
+    only_a, only_b = [uid for uid in first if uid not in second], [uid for uid in second if uid not in first]
+    if (only_a or only_b) and not common:
+        parts = [
+            f"{len(uids)} only in {path} ({', '.join(uids[:NAMED])} …)"
+            for path, uids in ((a, only_a), (b, only_b))
+            if uids
+        ]
+        raise UserError(
+            f"--compare: the evaluations are not of the same problems: {len(shared)} in both, {', '.join(parts)}; "
+            "evaluate both on the same data, or give --common to compare on those in both"
+        )
+    if not shared:
+        raise UserError(f"--compare: {a} and {b} have no problem in common")
+    pairs = [Pair(uid, first[uid]["question"], _rate(first[uid]), _rate(second[uid])) for uid in shared]
+    differences = [pair.b - pair.a for pair in pairs]
+    interval = bootstrap_intervals({"difference": differences}, seed)["difference"] or (None, None)
+    ranked = sorted(pairs, key=lambda pair: pair.a - pair.b)
+    won = [pair for pair in ranked if pair.b > pair.a]
+    lost = [pair for pair in reversed(ranked) if pair.b < pair.a]
+    return Comparison(
+        a=str(a),
+        b=str(b),
+        samples=(int(first[shared[0]]["samples"]), int(second[shared[0]]["samples"])),
+        problems=len(pairs),
+        mean_a=fsum(pair.a for pair in pairs) / len(pairs),
+        mean_b=fsum(pair.b for pair in pairs) / len(pairs),
+        difference=fsum(differences) / len(pairs),
+        low=interval[0],
+        high=interval[1],
+        won=won,
+        lost=lost,
+        tied=len(pairs) - len(won) - len(lost),
+        only_a=len(only_a),
+        only_b=len(only_b),
+    )
+
+
+def _rate(row: dict[str, str]) -> float:
+    return int(row["right"]) / int(row["samples"])
+
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """The lines of problems.csv by uid."""
+    file = path / "problems.csv" if path.is_dir() else path
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows = {row["uid"]: row for row in csv.DictReader(lines)}
+        for row in rows.values():
+            _rate(row)
+    except FileNotFoundError:
+        inside = sorted(str(each.parent) for each in path.rglob("problems.csv")) if path.is_dir() else []
+        remedy = "the evaluation there is not finished: run its command again"
+        if not (path / "generations.jsonl").exists():
+            remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
+        raise UserError(f"--compare {path}: there is no {file.name}; {remedy}") from None
+    except (OSError, ValueError, KeyError, TypeError, csv.Error, ZeroDivisionError) as error:
+        raise UserError(
+            f"--compare {file}: no table of judged problems ({error}); give the problems.csv of dapo eval"
+        ) from None
+    return rows

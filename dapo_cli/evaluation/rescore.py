@@ -1,0 +1,93 @@
+"""Another verifier over stored generations: no model is loaded, nothing is generated."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.config.schema import RewardConfig
+from dapo_cli.errors import UserError
+from dapo_cli.evaluation.records import Generation, problem_scores
+from dapo_cli.evaluation.results import results_of, write_results
+from dapo_cli.evaluation.store import EvaluationFolder, Rows, read_generations
+from dapo_cli.evaluation.votes import equivalence
+from dapo_cli.reward.modes import build_verifier, mode_name
+from dapo_cli.tracking.files import json_line, write_atomically
+from dapo_cli.types import Verdict
+
+VERDICT_KEYS = ("uid", "sample_index", "outcome", "extracted", "rule")
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """`before` are the stored results, None where the evaluation is not finished; `changed` counts completions by
+    (outcome before, outcome now) where they differ, out of `completions`; `files` are what was written."""
+
+    before: dict[str, Any] | None
+    now: dict[str, Any]
+    changed: Counter[tuple[str, str]]
+    completions: int
+    files: list[Path]
+
+
+def rescore(
+    path: Path, reward: RewardConfig, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Rescored:
+    """Judge the generations of an evaluation's folder, or of a generations file, by the verifier of `reward`.
+
+    Verdicts, results and problems go beside them under names with the mode, so that those of the evaluation stay.
+    Raises UserError where there are no generations, or the verifier cannot serve.
+    """
+    file = path / "generations.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        inside = sorted(str(each.parent) for each in path.rglob("generations.jsonl")) if path.is_dir() else []
+        remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
+        raise UserError(f"--rescore {path}: there is no {file.name}; {remedy}")
+    folder = EvaluationFolder(file.parent)
+    recipe = folder.read_manifest()["recipe"] if folder.manifest_file.exists() else {}
+    problems = list(read_generations(file, recipe.get("k"))[0].values())
+    if not problems:
+        raise UserError(f"--rescore {file}: holds no whole problem yet; go on with the evaluation first")
+    judged, mode = _judged(problems, reward, progress), mode_name(reward)
+    with equivalence(reward) as same:
+        scores = problem_scores(judged, same)
+    before = json.loads(folder.results_file.read_bytes()) if folder.results_file.exists() else None
+    described = {key: value for key, value in (before or recipe).items() if key not in NOT_DESCRIBING}
+    described |= {"mode": mode, "problems": len(problems), "k": len(problems[0])}
+    results = results_of(described, scores, recipe.get("seed", 0))
+    names = [f"verdicts.{_in_file(mode)}.jsonl", f"results.{_in_file(mode)}.json", f"problems.{_in_file(mode)}.csv"]
+    verdicts_file, results_file, table = (file.with_name(name) for name in names)
+    write_atomically(verdicts_file, b"".join(_verdict_line(row) for rows in judged for row in rows))
+    write_results(results, scores, results_file, table)
+    pairs = [
+        (old, new) for olds, news in zip(problems, judged, strict=True) for old, new in zip(olds, news, strict=True)
+    ]
+    changed = Counter((old.outcome, new.outcome) for old, new in pairs if old.outcome != new.outcome)
+    return Rescored(before, results, changed, len(pairs), [results_file, table, verdicts_file])
+
+
+NOT_DESCRIBING = ("figures", "parts", "interval", "reward", "rollout")
+
+
+def _judged(problems: Sequence[Rows], reward: RewardConfig, progress: Callable[[int, int], None]) -> list[Rows]:
+    rows = [row for own in problems for row in own]
+    with build_verifier(reward) as pool:
+        pool.wait_until_ready()
+        timed = pool.verify_timed([row.case for row in rows], lambda done: progress(done, len(rows)))
+    fresh = iter([_with(row, each.verdict) for row, each in zip(rows, timed, strict=True)])
+    return [[next(fresh) for _ in own] for own in problems]
+
+
+def _with(row: Generation, verdict: Verdict) -> Generation:
+    return replace(row, outcome=verdict.outcome.value, extracted=verdict.extracted, rule=verdict.rule)
+
+
+def _verdict_line(row: Generation) -> bytes:
+    return json_line({key: getattr(row, key) for key in VERDICT_KEYS})
+
+
+def _in_file(mode: str) -> str:
+    """`my_reward.py:verify` -> `my_reward.py-verify`: a colon is no part of a file's name everywhere."""
+    return mode.replace(":", "-")

@@ -1,0 +1,85 @@
+"""results.json, problems.csv and the curve of a run's checkpoints."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.evaluation.metrics import LEVEL, RESAMPLES, ProblemScore, figures, parts, pass_at, tries_of
+from dapo_cli.tracking.files import json_document, jsonable, write_atomically
+
+CURVE_FILE = "curve.json"
+CURVE_TABLE = "curve.csv"
+QUESTION_CHARACTERS = 200  # of a question in problems.csv
+
+
+def results_of(described: dict[str, Any], scores: Sequence[ProblemScore], seed: int) -> dict[str, Any]:
+    """What is evaluated, its figures, and those of its parts (levels, subjects, sources) where it has any."""
+    return {
+        **described,
+        "interval": {"level": LEVEL, "resamples": RESAMPLES, "over": "problems"},
+        "figures": figures(scores, seed),
+        "parts": {
+            column: {value: {"problems": len(own), **figures(own, seed)} for value, own in by_value.items()}
+            for column, by_value in parts(scores).items()
+        },
+    }
+
+
+def write_results(results: dict[str, Any], scores: Sequence[ProblemScore], results_file: Path, table: Path) -> None:
+    write_atomically(table, csv_bytes([problem_row(score) for score in scores]))
+    write_atomically(results_file, json_document(results))
+
+
+def problem_row(score: ProblemScore) -> dict[str, Any]:
+    """A line of problems.csv."""
+    k = score.samples
+    row: dict[str, Any] = {
+        "uid": score.uid,
+        "source": score.source,
+        "subject": score.subject,
+        "level": score.level,
+        "samples": k,
+        "right": score.right,
+        f"avg@{k}": score.rate,
+    }
+    row |= {f"pass@{tries}": pass_at(score.right, k, tries) for tries in tries_of(k)}
+    return row | {
+        f"cons@{k}": score.consensus,
+        "voted": " | ".join(score.voted),
+        "answer": score.answer,
+        "truncated": score.truncated,
+        "no_answer": score.no_answer,
+        "verifier_failed": score.failed,
+        "length_mean": sum(score.tokens) / k,
+        "question": score.question[:QUESTION_CHARACTERS],
+    }
+
+
+def curve(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a checkpoint: its step, each figure, and the bounds of its interval as FIGURE_low and FIGURE_high."""
+    rows = []
+    for results in series:
+        row: dict[str, Any] = {"step": results["step"]}
+        for name, figure in results["figures"].items():
+            if isinstance(figure, dict):
+                row |= {name: figure["value"], f"{name}_low": figure["low"], f"{name}_high": figure["high"]}
+            else:
+                row[name] = figure
+        rows.append(row)
+    return rows
+
+
+def write_curve(rows: list[dict[str, Any]], folder: Path) -> None:
+    write_atomically(folder / CURVE_TABLE, csv_bytes(rows))
+    write_atomically(folder / CURVE_FILE, json_document({"checkpoints": rows}))
+
+
+def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
+    """A header and a line a row; None is empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(jsonable(row) for row in rows)
+    return text.getvalue().encode()

@@ -15,7 +15,7 @@ LAYERS = [  # lowest first
     {"distributed", "algorithm", "reward", "data", "models"},
     {"learner", "rollout", "tracking"},
     {"checkpoint", "evaluate", "pretrained", "canary", "rounds"},
-    {"train", "export"},
+    {"train", "export", "report"},
     {"build"},
     {"selftest"},
     {"cli"},

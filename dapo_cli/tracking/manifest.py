@@ -57,8 +57,8 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     recipe = compare_leaves(old["recipe"], new["recipe"], "")
     return [
         *(line for key, line in recipe if not key.startswith(FREE_KEYS)),
-        *(line for _, line in compare_leaves(_without_paths(old["data"]), _without_paths(new["data"]), "data")),
-        *(line for _, line in compare_leaves(_without_paths(old["model"]), _without_paths(new["model"]), "model")),
+        *(line for _, line in compare_leaves(without_paths(old["data"]), without_paths(new["data"]), "data")),
+        *(line for _, line in compare_leaves(without_paths(old["model"]), without_paths(new["model"]), "model")),
         *_code_differences(old["code"], new["code"]),
         *_package_differences(old["packages"], new["packages"]),
     ]
@@ -87,7 +87,7 @@ def compare_leaves(old: Any, new: Any, name: str) -> Iterator[tuple[str, str]]:
     >>> list(compare_leaves({"optimizer": {"lr": 1e-4}}, {"optimizer": {"lr": 3e-4}}, ""))
     [('optimizer.lr', 'optimizer.lr: 0.0001 in the run folder, 0.0003 now')]
     """
-    old_leaves, new_leaves = dict(_leaves(jsonable(old), name)), dict(_leaves(jsonable(new), name))
+    old_leaves, new_leaves = dict(leaves(jsonable(old), name)), dict(leaves(jsonable(new), name))
     for key in dict.fromkeys([*old_leaves, *new_leaves]):
         before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)
         if before != now or type(before) is not type(now):
@@ -119,22 +119,22 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Leaves with their dotted names. An empty dict or list is a leaf: it differs from one that is not there."""
     if not isinstance(tree, (dict, list)) or not tree:
         yield name, tree
         return
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in items:
-        yield from _leaves(value, f"{name}.{key}" if name else str(key))
+        yield from leaves(value, f"{name}.{key}" if name else str(key))
 
 
-def _without_paths(tree: Any) -> Any:
+def without_paths(tree: Any) -> Any:
     """The same contents in another folder are the same data."""
     if isinstance(tree, dict):
-        return {key: _without_paths(value) for key, value in tree.items() if key != "path"}
+        return {key: without_paths(value) for key, value in tree.items() if key != "path"}
     if isinstance(tree, (list, tuple)):
-        return [_without_paths(value) for value in tree]
+        return [without_paths(value) for value in tree]
     return tree
 
 

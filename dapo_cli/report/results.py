@@ -21,7 +21,7 @@ TRAINING = (
     (STEP, "steps", ""),
 )
 OWN_KEYS = (ROLLOUTS, SECONDS)  # figures that are counted here, of no file
-SHARES = ("accuracy", "rate", "share", "truncated", "completed")  # the last words of names
+SHARES = ("accuracy", "rate", "share", "truncated", "completed", "hardest", "pass_at_k")
 
 
 @dataclass(frozen=True)
@@ -150,5 +150,6 @@ def mean_final(runs: Sequence[Run], key: str) -> float | None:
 
 
 def is_share(key: str) -> bool:
-    """Whether a figure is a share from 0 to 1, which people read in percent."""
-    return key.rpartition("/")[2].rpartition("_")[2] in SHARES or "/share_" in key
+    """Whether a figure is a share from 0 to 1, which people read in percent: by its name, or its name's last word."""
+    name = key.rpartition("/")[2]
+    return name in SHARES or name.rpartition("_")[2] in SHARES or name.startswith("share_")

@@ -86,8 +86,11 @@ class Run:
         if key.startswith("eval/"):
             if not series or series[-1][0] != last:
                 return None
-            error = self.evals[-1].get("eval/standard_error") if key == ACCURACY else None
-            return Measured(series[-1][1], error, self.evals[-1].get("eval/prompts", 0) if error is not None else 0)
+            evaluation = self.evals[-1]
+            error = number(evaluation.get("eval/standard_error")) if key == ACCURACY else math.nan
+            if not math.isfinite(error):
+                return Measured(series[-1][1])
+            return Measured(series[-1][1], error, int(number(evaluation["eval/prompts"])))
         if key in (ROLLOUTS, SECONDS):
             return Measured(series[-1][1]) if series and series[-1][0] == last else None
         span = max(1, round(LAST_SHARE * last))
@@ -126,7 +129,7 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
         raise UserError(f"{folder.manifest_file}: run.seed is {found_seed}, the plan says {seed}")
     steps = list(_records(folder.metrics_file, VERDICTS))
     timings = list(_records(folder.timings_file, ("seconds/step",)))
-    evals = list(_records(folder.evals_file, (ACCURACY,)))
+    evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
     state, detail = _state(folder, recipe, planned, steps, evals)
     return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals)
 
@@ -170,9 +173,10 @@ def _records(file: Path, needed: tuple[str, ...]) -> Iterator[Record]:
             record = json.loads(line)
             step = record[STEP]
             figures = [float(record[key]) for key in needed]
-        except (ValueError, TypeError, KeyError) as error:
-            missing = f"no number {error}" if isinstance(error, KeyError) else f"unreadable ({error})"
-            raise UserError(f"{where}: {missing}; restore the file, or train the run again") from None
+        except KeyError as error:
+            raise UserError(f"{where}: no {error.args[0]}; restore the file, or train the run again") from None
+        except (ValueError, TypeError):
+            raise UserError(f"{where}: no JSON record; restore the file, or train the run again") from None
         if not isinstance(step, int) or step <= before or not all(map(math.isfinite, figures)):
             raise UserError(f"{where}: step {step!r} after step {before}, or a figure that is no number; restore it")
         before = step

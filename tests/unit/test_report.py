@@ -11,10 +11,13 @@ import pytest
 
 from dapo_cli.cli.app import run
 from dapo_cli.report.curves import curve
+from dapo_cli.report.figures import curves_figure, ledger_figure, points_drawn
+from dapo_cli.report.formats import scale_of
 from dapo_cli.report.page import page
 from dapo_cli.report.provenance import warnings
 from dapo_cli.report.results import compare_points
 from dapo_cli.report.runs import read_run
+from dapo_cli.report.statistics import Basis, Estimate
 from dapo_cli.report.study import read_study
 from dapo_cli.report.tables import curves_csv, results_csv
 from dapo_cli.report.words import headline, statements
@@ -175,15 +178,19 @@ class TestBadRuns:
     @pytest.mark.parametrize(
         ("name", "lines", "said"),
         [
-            ("metrics.jsonl", ['{"step": 1', ""], "metrics.jsonl, line 1: unreadable"),
+            ("metrics.jsonl", ['{"step": 1', ""], "metrics.jsonl, line 1: no JSON record"),
             (
                 "metrics.jsonl",
                 [json.dumps(step_line(1)), json.dumps(step_line(1)), ""],
                 "metrics.jsonl, line 2: step 1",
             ),
-            ("metrics.jsonl", ['{"step": 1, "verifier/right": 3}', ""], "line 1: no number"),
-            ("evals.jsonl", ['{"step": 0, "eval/accuracy": "NaN"}', ""], "evals.jsonl, line 1: step 0"),
-            ("timings.jsonl", ["[]", ""], "timings.jsonl, line 1: unreadable"),
+            ("metrics.jsonl", ['{"step": 1, "verifier/right": 3}', ""], "line 1: no verifier/wrong"),
+            (
+                "evals.jsonl",
+                ['{"step": 0, "eval/accuracy": "NaN", "eval/prompts": 9}', ""],
+                "evals.jsonl, line 1: step 0",
+            ),
+            ("timings.jsonl", ["[]", ""], "timings.jsonl, line 1: no JSON record"),
             ("manifest.json", ["{}"], "manifest.json: unreadable"),
         ],
     )
@@ -418,13 +425,15 @@ def test_the_same_runs_give_the_same_bytes(ablation: Path, tmp_path: Path) -> No
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes(), file
 
 
-def test_a_ledger_adds_its_histogram(ablation: Path, tmp_path: Path) -> None:
+def test_a_ledger_adds_its_histogram(ablation: Path) -> None:
+    assert ledger_figure(compare_points(read_study([str(ablation)]), "eval/accuracy")) is None
     for file in ablation.glob("points/*/*/metrics.jsonl"):
         shares = {"ledger/seen": 5, "ledger/share_0": 0.5, "ledger/share_to_25": 0.25, "ledger/share_100": 0.25}
         write_lines(file, [step_line(step) | shares for step in range(1, 5)])
-    assert report(ablation, "-o", tmp_path / "r.html") == 0
-    assert (tmp_path / "r_files" / "difficulty.png").exists()
-    assert "Difficulty of the prompts seen so far" in (tmp_path / "r.html").read_text()
+    results = compare_points(read_study([str(ablation)]), "eval/accuracy")
+    drawn = ledger_figure(results)
+    assert drawn is not None and drawn.startswith(b"\x89PNG")
+    assert "Difficulty of the prompts seen so far" in page(results, [("difficulty", drawn)]).decode()
 
 
 def test_more_points_than_colours_are_drawn_in_part_and_said_so(tmp_path: Path) -> None:
@@ -433,8 +442,10 @@ def test_more_points_than_colours_are_drawn_in_part_and_said_so(tmp_path: Path) 
         write_run(tmp_path / f"points/p{number}/seed_0", recipe, [(0, 0.1), (4, 0.1 + 0.01 * number)])
     names = [{"name": f"p{number}", "changed": {"algorithm.clip_high": [0.2, 0.2 + number]}} for number in range(1, 10)]
     write_plan(tmp_path, [{"name": "p0"}, *names], seeds=(0,))
-    assert report(tmp_path, "-o", tmp_path / "r.html") == 0
-    assert "the baseline and the 7 of the highest mean are drawn; 2 more" in (tmp_path / "r.html").read_text()
+    results = compare_points(read_study([str(tmp_path)]), "eval/accuracy")
+    assert [point.name for point in points_drawn(results)] == ["p0", "p3", "p4", "p5", "p6", "p7", "p8", "p9"]
+    drawn = page(results, [("curves_over_steps", curves_figure(results, "step"))]).decode()
+    assert "the baseline and the 7 of the highest mean are drawn; 2 more" in drawn
 
 
 def test_curves_of_runs_that_spent_differently_meet_where_all_have_been(tmp_path: Path) -> None:
@@ -457,3 +468,24 @@ def test_noisy_figures_are_running_means(tmp_path: Path) -> None:
     found = curve([read_run(write_run(tmp_path / "0", recipe_with(0, 24), [(24, 0.5)], steps), "0")], "policy/entropy")
     assert found is not None and len(found.mean) == 24
     assert found.mean[0] == 1.5 and found.mean[1:-1] == pytest.approx([1.0] * 22) and found.mean[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("eval/accuracy", "50.0 %"),
+        ("sampler/informative_rate", "50.0 %"),
+        ("ledger/share_to_25", "50.0 %"),
+        ("length/mean", "0.500 tokens"),
+        ("rollouts", "0.500"),
+    ],
+)
+def test_shares_are_read_in_percent(key: str, shown: str) -> None:
+    assert scale_of(key, [0.5]).value(0.5) == shown
+
+
+def test_columns_stand_digit_below_digit_and_no_zero_has_a_sign() -> None:
+    wide, narrow = Estimate(-0.123, 0.111, 3, Basis.SEEDS), Estimate(-0.0001, 0.012, 3, Basis.SEEDS)
+    scale = scale_of("eval/accuracy")
+    assert scale.differences([wide, None, narrow]) == ["−12.3 [−23.4, −1.2]", "–", "\u2007\u20070.0 \u2007[−1.2, +1.2]"]
+    assert scale.means([wide, narrow]) == ["−12.3 ± 11.1", "\u2007\u20070.0 ± \u20071.2"]

@@ -366,6 +366,37 @@ def audit(
 
 
 @app.command()
+def report(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="RUN... | ABLATION", help="Run folders, or the folder of one ablation.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="REPORT.html", help="Write a page; else print its tables."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Point, or run, that the others are compared with; else the first.")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="What is compared: a figure of evals.jsonl or metrics.jsonl.")
+    ] = "eval/accuracy",
+) -> None:
+    """Compare runs: means over seeds with 95 % intervals, paired differences to a baseline, curves, what was changed.
+
+    Runs whose recipes are equal but for the seed are seeds of one point. The page is one file that needs no network;
+    its figures (PNG) and tables (CSV) also lie beside it, in REPORT_files/.
+
+    \b
+    dapo report ablations/paper_ladder -o report.html
+    dapo report runs/base-* runs/low-lr-* --baseline runs/base-0
+    dapo report runs/a runs/b --metric judged/reward
+    """
+    from dapo_cli.cli.report import report as run_report
+
+    run_report(paths, out, baseline, metric)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the model.")],

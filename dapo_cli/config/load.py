@@ -1,7 +1,7 @@
 """From a recipe file and overrides to a checked `Recipe`, with the origin of each value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dapo_cli.config import schema, validate
 from dapo_cli.config.check import choice_problem, leaf_problem, missing_problems, usable_defaults
 from dapo_cli.config.compose import Composer, Layer, compose
-from dapo_cli.config.keys import Shape, shape_of
+from dapo_cli.config.keys import shape_of
 from dapo_cli.config.shipped import find_recipe, model_folder
 from dapo_cli.config.source import Leaf, Overrides, flatten, nest, read_overrides, read_source
 from dapo_cli.errors import UserError
@@ -97,7 +97,7 @@ def load_section(slot: str, option: str, overrides: Sequence[str] = ()) -> Any:
     checks = [leaf_problem(name, leaf, shape) for found in leaves for name, leaf in found.items()]
     values = _merged(leaves)
     problems += [*given.problems, *(problem for problem in checks if problem)]
-    problems += missing_problems(Shape(shape.sections, {}, own), values, f"{slot}={option}")
+    problems += missing_problems(replace(shape, slots={}, keys=own), values, f"{slot}={option}")
     if not problems:
         section = OmegaConf.to_object(compose(classes, flatten(nest(values)))[slot])
         problems = validate.section_problems(section, slot)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.load import load_recipe
-from dapo_cli.config.schema import ModelConfig, Recipe
+from dapo_cli.config.schema import PretrainedModel, Recipe
 from dapo_cli.config.shipped import MODEL_PREFIX
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.options import Options
@@ -28,7 +28,7 @@ class Subject:
     to evaluate, (None,) for a model without any."""
 
     name: str
-    config: ModelConfig
+    config: PretrainedModel
     pretrained: Pretrained | None
     run: RunFolder | None
     recipe: Recipe | None
@@ -67,18 +67,20 @@ def open_subject(options: Options) -> Subject:
     """Read all but weights. Raises UserError for what is no model, and for checkpoints that are not there."""
     if options.remote:
         name = options.served_model or options.model
-        return Subject(short_name(name), ModelConfig(path=name), None, None, None, (None,), name)
+        return Subject(short_name(name), PretrainedModel(path=name), None, None, None, (None,), name)
     folder = RunFolder(options.model)
     if folder.manifest_file.exists() and folder.recipe_file.exists():
         return _run(folder, options)
     if options.step is not None or options.all_checkpoints:
         raise UserError(f"{options.model}: no run folder (it has no manifest.json), so it has no checkpoints to choose")
-    config = ModelConfig(path=options.model)
+    config = PretrainedModel(path=options.model)
     return Subject(short_name(options.model), config, open_pretrained(config), None, None, (None,))
 
 
 def _run(folder: RunFolder, options: Options) -> Subject:
     recipe = load_recipe(str(folder.recipe_file)).recipe
+    if not isinstance(recipe.model, PretrainedModel):
+        raise UserError(f"{folder.path}: a run on a table has no model to generate with; its evals.jsonl is exact")
     kept = Checkpoints(folder.checkpoints, recipe.checkpoint.keep).steps()
     if not kept:
         raise UserError(f"{folder.path}: the run has no checkpoint yet; `dapo eval {recipe.model.path}` is its start")

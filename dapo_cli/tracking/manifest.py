@@ -87,7 +87,7 @@ def compare_leaves(old: Any, new: Any, name: str) -> Iterator[tuple[str, str]]:
     >>> list(compare_leaves({"optimizer": {"lr": 1e-4}}, {"optimizer": {"lr": 3e-4}}, ""))
     [('optimizer.lr', 'optimizer.lr: 0.0001 in the run folder, 0.0003 now')]
     """
-    old_leaves, new_leaves = dict(_leaves(jsonable(old), name)), dict(_leaves(jsonable(new), name))
+    old_leaves, new_leaves = dict(leaves(jsonable(old), name)), dict(leaves(jsonable(new), name))
     for key in dict.fromkeys([*old_leaves, *new_leaves]):
         before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)
         if before != now or type(before) is not type(now):
@@ -119,14 +119,14 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Leaves with their dotted names. An empty dict or list is a leaf: it differs from one that is not there."""
     if not isinstance(tree, (dict, list)) or not tree:
         yield name, tree
         return
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in items:
-        yield from _leaves(value, f"{name}.{key}" if name else str(key))
+        yield from leaves(value, f"{name}.{key}" if name else str(key))
 
 
 def without_paths(tree: Any) -> Any:

@@ -16,7 +16,7 @@ LAYERS = [  # lowest first
     {"learner", "rollout", "tracking"},
     {"budget", "checkpoint", "pretrained", "canary", "rounds", "tabular"},
     {"evaluation"},
-    {"train", "export"},
+    {"train", "export", "report"},
     {"build"},
     {"selftest", "ablation"},
     {"cli"},

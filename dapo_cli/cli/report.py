@@ -1,0 +1,56 @@
+"""`dapo report`: runs side by side, as a page or on the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dapo_cli.report.page import Table, results_table, training_table
+from dapo_cli.report.provenance import warnings
+from dapo_cli.report.results import Results, compare_points
+from dapo_cli.report.study import read_study
+from dapo_cli.report.words import headline, multiple_comparisons, statements
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+def report(paths: Sequence[str], out: Path | None, baseline: str | None, metric: str) -> None:
+    """Write the page to `out`, or print its tables. Raises UserError for what cannot be read, compared or written."""
+    from dapo_cli.report.write import check_out, write_report  # matplotlib, which only the page needs
+
+    results = compare_points(read_study(paths, baseline), metric)
+    if out is None:
+        _print(results)
+        return
+    check_out(out)
+    page, *others = write_report(results, out)
+    print("\n".join(headline(results)))
+    for warning in warnings(results.study):
+        print(f"Warning: {warning}")
+    print(f"{page} (whole by itself); {len(others)} figures and tables in {others[0].parent}/")
+
+
+def _print(results: Results) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for table in (results_table(results), training_table(results)):
+        console.print(_rich(table))
+    lines = [*headline(results), "", *statements(results), "", *multiple_comparisons(results)]
+    lines += [f"Warning: {warning}" for warning in warnings(results.study)]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def _rich(table: Table) -> "RichTable":
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, head in enumerate(table.heads):
+        shown.add_column(Text(head), justify="right" if place else "left", vertical="top")
+    for row in table.rows:
+        cells = [Text(cell.text, style="bold" if cell.told else "") for cell in row.cells]
+        shown.add_row(Text(row.label), *cells)
+    return shown

@@ -1,0 +1,183 @@
+"""One run as a report reads it: its folder's files, checked line by line, and whether it came to its end."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.errors import UserError
+from dapo_cli.report.statistics import Measured
+from dapo_cli.tracking.manifest import Manifest
+from dapo_cli.tracking.run_folder import RunFolder
+
+Record = dict[str, Any]
+
+ACCURACY = "eval/accuracy"
+ROLLOUTS = "rollouts"  # judged completions so far
+SECONDS = "seconds"  # of training so far
+STEP = "step"
+NO_TRAINING = ("seconds/evaluate", "seconds/checkpoint")  # parts of a step's seconds that train nothing
+VERDICTS = ("verifier/right", "verifier/wrong", "verifier/failed")
+
+LAST_SHARE = 0.1  # of the steps: what a figure of single steps is averaged over to stand for the end of a run
+
+
+class State(Enum):
+    FINISHED = "finished"
+    UNFINISHED = "unfinished"
+    FAILED = "failed"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Run:
+    """`name` is the folder as the report shows it, `detail` how far it came or what is wrong with it.
+
+    `steps`, `seconds` and `evals` hold the records of metrics.jsonl, timings.jsonl and evals.jsonl; empty where the run
+    is missing or damaged.
+    """
+
+    seed: int
+    path: Path
+    name: str
+    state: State
+    detail: str
+    manifest: Manifest | None = None
+    steps: list[Record] = field(default_factory=list)
+    timings: list[Record] = field(default_factory=list)
+    evals: list[Record] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return self.state is State.FINISHED
+
+    @property
+    def recipe(self) -> Record | None:
+        return self.manifest["recipe"] if self.manifest else None
+
+    def totals(self) -> dict[int, Mapping[str, float]]:
+        """Step -> rollouts and training seconds spent up to its end; step 0 included."""
+        numbers = [record[STEP] for record in self.steps]
+        spent = accumulate((sum(record[key] for key in VERDICTS) for record in self.steps), initial=0)
+        by_step = {record[STEP]: training_seconds(record) for record in self.timings}
+        passed = accumulate((by_step.get(number, math.nan) for number in numbers), initial=0.0)
+        rows = zip([0, *numbers], spent, passed, strict=True)
+        return {step: {STEP: step, ROLLOUTS: rollouts, SECONDS: seconds} for step, rollouts, seconds in rows}
+
+    def series(self, key: str) -> list[tuple[int, float]]:
+        """(step, value) wherever the figure was measured: of an evaluation, of a step, or what was spent by then."""
+        if key in (ROLLOUTS, SECONDS):
+            found = [(step, total[key]) for step, total in self.totals().items()]
+        else:
+            records = self.evals if key.startswith("eval/") else self.steps
+            found = [(record[STEP], number(record[key])) for record in records if record.get(key) is not None]
+        return [(step, value) for step, value in found if math.isfinite(value)]
+
+    def final(self, key: str) -> Measured | None:
+        """The figure at the run's end: the last evaluation's, the last total, or the mean over the last tenth of the
+        steps. None where it was not measured there."""
+        series = self.series(key)
+        last = self.steps[-1][STEP] if self.steps else 0
+        if key.startswith("eval/"):
+            if not series or series[-1][0] != last:
+                return None
+            evaluation = self.evals[-1]
+            error = number(evaluation.get("eval/standard_error")) if key == ACCURACY else math.nan
+            if not math.isfinite(error):
+                return Measured(series[-1][1])
+            return Measured(series[-1][1], error, int(number(evaluation["eval/prompts"])))
+        if key in (ROLLOUTS, SECONDS):
+            return Measured(series[-1][1]) if series and series[-1][0] == last else None
+        span = max(1, round(LAST_SHARE * last))
+        values = [value for step, value in series if step > last - span]
+        return Measured(math.fsum(values) / len(values)) if values else None
+
+
+def training_seconds(timings: Record) -> float:
+    """Of one step, without its evaluation and checkpoint."""
+    return number(timings["seconds/step"]) - math.fsum(number(timings.get(key) or 0.0) for key in NO_TRAINING)
+
+
+def number(value: Any) -> float:
+    """A figure as files hold it: "NaN" and "Infinity" are texts there. NaN for what is no figure."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def read_run(path: Path, name: str, seed: int | None = None) -> Run:
+    """A run folder. `seed`: what the plan says, for a run that has not started; else its manifest says it.
+
+    Raises UserError where a file cannot be read, naming the file and line.
+    """
+    folder = RunFolder(path)
+    if not folder.started:
+        return Run(seed or 0, path, name, State.MISSING, "no manifest.json: never started")
+    manifest = folder.read_manifest()
+    try:
+        recipe = manifest["recipe"]
+        planned, found_seed = int(recipe["run"]["steps"]), int(recipe["run"]["seed"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{folder.manifest_file}: no recipe with run.steps and run.seed; restore the file") from None
+    if seed is not None and found_seed != seed:
+        raise UserError(f"{folder.manifest_file}: run.seed is {found_seed}, the plan says {seed}")
+    steps = list(_records(folder.metrics_file, VERDICTS))
+    timings = list(_records(folder.timings_file, ("seconds/step",)))
+    evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
+    state, detail = _state(folder, recipe, planned, steps, evals)
+    return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals)
+
+
+def _state(
+    folder: RunFolder, recipe: Record, planned: int, steps: list[Record], evals: list[Record]
+) -> tuple[State, str]:
+    """Finished: all steps, or the run's own budget spent; and, where the recipe evaluates, the last evaluation made."""
+    last = steps[-1][STEP] if steps else 0
+    budget = any(recipe["run"].get(key) is not None for key in ("budget_rollouts", "budget_seconds"))
+    if last < planned and not (budget and folder.export.exists()):
+        return State.UNFINISHED, f"stopped after step {last} of {planned}" if last else "no step finished"
+    evaluates = recipe.get("eval", {}).get("data") is not None
+    if evaluates and (not evals or evals[-1][STEP] != last):
+        return State.UNFINISHED, f"all {last} steps, but no evaluation after the last one"
+    ended = f"{last} of {planned} steps" if last >= planned else f"{last} steps, then its budget was spent"
+    return State.FINISHED, ended
+
+
+def read_or_explain(path: Path, name: str, seed: int) -> Run:
+    """As `read_run`, but a folder that cannot be read becomes a run that says why."""
+    try:
+        return read_run(path, name, seed)
+    except UserError as error:
+        return Run(seed, path, name, State.DAMAGED, str(error))
+    except OSError as error:
+        return Run(seed, path, name, State.DAMAGED, f"{error.filename or path}: cannot be read ({error.strerror})")
+
+
+def _records(file: Path, needed: tuple[str, ...]) -> Iterator[Record]:
+    """The lines of a file of JSON records in the order of their steps, each with the figures `needed`.
+
+    A last line without an end is one that a kill, or a run at work, left half-written: it is no record yet.
+    """
+    before = -1
+    for place, line in enumerate(file.read_bytes().splitlines(keepends=True) if file.exists() else [], start=1):
+        if not line.endswith(b"\n"):
+            return
+        where = f"{file}, line {place}"
+        try:
+            record = json.loads(line)
+            step = record[STEP]
+            figures = [float(record[key]) for key in needed]
+        except KeyError as error:
+            raise UserError(f"{where}: no {error.args[0]}; restore the file, or train the run again") from None
+        except (ValueError, TypeError):
+            raise UserError(f"{where}: no JSON record; restore the file, or train the run again") from None
+        if not isinstance(step, int) or step <= before or not all(map(math.isfinite, figures)):
+            raise UserError(f"{where}: step {step!r} after step {before}, or a figure that is no number; restore it")
+        before = step
+        yield record

@@ -65,8 +65,8 @@ class Learner(Protocol):
     """Each method is collective: every rank must call it, with the same groups."""
 
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
-        """pi_old of each group's tokens under the current weights, and the mean entropy per token in nats (None where
-        there is no token)."""
+        """pi_old of each group's tokens under the current weights, the reference model's log-probs where there is one,
+        and the mean entropy per token in nats (None where there is no token)."""
         ...
 
     def logprobs(

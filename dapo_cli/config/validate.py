@@ -203,6 +203,11 @@ def _objective_rules(recipe: Recipe) -> Iterator[str]:
             "algorithm.ratio = sequence with algorithm.surrogate = dynamic_clip: its bounds come from one token's "
             "probability; set ratio to token, or surrogate to clip"
         )
+    if algorithm.dual_clip is not None and algorithm.surrogate is Surrogate.cispo:
+        yield (
+            f"algorithm.dual_clip = {algorithm.dual_clip} with algorithm.surrogate = cispo: the weight's cap is "
+            f"1 + clip_high, of either sign of the advantage; set dual_clip to null"
+        )
 
 
 def _batch_rules(recipe: Recipe) -> Iterator[str]:

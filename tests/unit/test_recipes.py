@@ -538,6 +538,7 @@ BROKEN_RULES = [
     (["algorithm.dual_clip=1"], ["dual_clip = 1", "above 1"]),
     (["algorithm.kl_coefficient=-0.1"], ["kl_coefficient = -0.1", "at least 0"]),
     (["algorithm.ratio=sequence", "algorithm.surrogate=dynamic_clip"], ["ratio = sequence", "dynamic_clip", "token"]),
+    (["algorithm.dual_clip=10", "algorithm.surrogate=cispo"], ["dual_clip = 10", "surrogate = cispo", "null"]),
     (["overlong.cache_tokens=0"], ["cache_tokens = 0", "overlong.penalty=false"]),
     (["optimizer.lr=0"], ["optimizer.lr = 0", "above 0"]),
     (["optimizer.lr=nan"], ["optimizer.lr = nan"]),

@@ -33,8 +33,8 @@ from dapo_cli.data.stream import PromptStream
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
 from dapo_cli.learner.base import BaseLearner, Objective
+from dapo_cli.learner.dtypes import DTYPES
 from dapo_cli.learner.kinds import check_packages, make_learner, reads_weights, weights_device
-from dapo_cli.learner.policy import DTYPES
 from dapo_cli.pretrained import Pretrained, load_weights, open_pretrained, without_weights
 from dapo_cli.protocols import RolloutEngine, Tracker
 from dapo_cli.reward.modes import build_verifier

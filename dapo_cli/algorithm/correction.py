@@ -50,6 +50,17 @@ def correction_weights(log_weights_T: np.ndarray, config: CorrectionConfig) -> n
     return np.where(within_T, weights_T, np.float32(0))
 
 
+def corrected_advantages(
+    scored: ScoredGroup, advantages: Sequence[float], config: CorrectionConfig
+) -> list[np.ndarray]:
+    """The advantage of each rollout times the weights of its tokens, [T_i] float32."""
+    if config.kind is CorrectionKind.none:
+        pairs = zip(scored.old_logprobs, advantages, strict=True)
+        return [np.full_like(old, advantage) for old, advantage in pairs]
+    weights = [correction_weights(d, config) for d in log_weights(scored)]
+    return [np.float32(advantage) * weights_T for advantage, weights_T in zip(advantages, weights, strict=True)]
+
+
 def mismatch_metrics(batch: Sequence[ScoredGroup], config: CorrectionConfig) -> dict[str, float | None]:
     """Over the completion tokens of a batch: mean and maximum of |d|, in nats; KL(pi_engine || pi_old) by k3,
     exp(d) - 1 - d; the effective sample size of the weights exp(d) as a share of the tokens, (sum w)^2 / (N sum w^2);

@@ -22,7 +22,7 @@ from dapo_cli.evaluation.endpoint import Endpoint
 from dapo_cli.evaluation.options import TRANSFORMERS, VLLM, Draw, Options
 from dapo_cli.evaluation.records import Problem, Sample
 from dapo_cli.evaluation.subject import Subject
-from dapo_cli.learner.policy import DTYPES
+from dapo_cli.learner.dtypes import DTYPES
 from dapo_cli.pretrained import load_weights
 from dapo_cli.protocols import RolloutEngine
 from dapo_cli.rollout.transformers_engine import TransformersEngine

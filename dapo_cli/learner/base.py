@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dapo_cli.algorithm.aggregation import aggregation_weights
-from dapo_cli.algorithm.correction import correction_weights, log_weights
+from dapo_cli.algorithm.correction import corrected_advantages
 from dapo_cli.algorithm.logprobs import chunked_logprobs, fused_loss
 from dapo_cli.algorithm.objective import (
     Clip,
@@ -39,7 +39,6 @@ from dapo_cli.learner.lora import without_adapters
 from dapo_cli.learner.loss_tokens import LossSequence, loss_tokens
 from dapo_cli.learner.micro_batches import MicroBatch, micro_batches
 from dapo_cli.learner.optim import LossScale, learning_rate
-from dapo_cli.learner.policy import decoder_layers, prepare
 from dapo_cli.types import Group, ScoredGroup, TokenSequence
 
 Out = TypeVar("Out")
@@ -91,6 +90,8 @@ class BaseLearner(ABC):
 
     def _prepare(self) -> None:
         """Make the model ready for packed micro-batches, and learn what a pass of it costs."""
+        from dapo_cli.learner.policy import decoder_layers, prepare  # transformers takes seconds to import
+
         prepare(self.model, self.config, self.world)
         self.flops = ModelFlops.of(self.model, decoder_layers(self.model))
 
@@ -268,16 +269,13 @@ class BaseLearner(ABC):
         """
         sequences = []
         for place, (scored, group_advantage) in enumerate(zip(groups, advantages, strict=True)):
-            log_weight = log_weights(scored)
+            corrected = corrected_advantages(scored, group_advantage, self.objective.correction)
             for i, rollout in enumerate(scored.group.rollouts):
                 if self.objective.filter_truncated and rollout.completion.truncated:
                     continue
-                corrected = np.float32(group_advantage[i]) * correction_weights(
-                    log_weight[i], self.objective.correction
-                )
                 ref = None if scored.ref_logprobs is None else scored.ref_logprobs[i]
                 sequences.append(
-                    LossSequence(_sequence(scored.group, i), place, scored.old_logprobs[i], corrected, ref)
+                    LossSequence(_sequence(scored.group, i), place, scored.old_logprobs[i], corrected[i], ref)
                 )
         return sequences
 

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from dapo_cli.config.schema import FsdpLearner as FsdpLearnerConfig
-from dapo_cli.learner.policy import DTYPES, Policy, repeated_layers
+from dapo_cli.learner.dtypes import DTYPES
+from dapo_cli.learner.policy import Policy, repeated_layers
 from dapo_cli.learner.single import SingleLearner
 from dapo_cli.types import TokenSequence
 

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapo_cli.learner.packed_attention import Layout
 from dapo_cli.types import TokenSequence
 
 # Attention pads a row to the longest of its block: a shorter share of that length begins a block of its own.
 SIMILAR = 0.75
 FILLER = TokenSequence((0,), (0,))  # what a rank without work of its own runs in step with the others
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How attention lays packed tokens out (`packed_attention`): each of `gathers_BS`, blocks of rows of similar
+    length, names the packed token at each place of each row (padding: any token); `scatter_M` is, for each packed
+    token, one place of all blocks' flattened rows where it stands."""
+
+    gathers_BS: tuple[Tensor, ...]
+    scatter_M: Tensor
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ causal attention does not look, so no mask exists), and scatters its result back
 share the cost of their prompt in everything but attention itself.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -18,17 +16,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from dapo_cli.learner.micro_batches import Layout
+
 NAME = "sdpa_packed"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Each of `gathers_BS`, blocks of rows of similar length, names the packed token at each place of each row
-    (padding: any token); `scatter_M` is, for each packed token, one place of all blocks' flattened rows where it
-    stands."""
-
-    gathers_BS: tuple[Tensor, ...]
-    scatter_M: Tensor
 
 
 def packed_attention(

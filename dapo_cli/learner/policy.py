@@ -1,6 +1,6 @@
 """The model as learners call it: a packed micro-batch goes in, what its head makes of completion tokens comes out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,10 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dapo_cli.algorithm.logprobs import chunked_logprobs
-from dapo_cli.config.schema import LearnerConfig, Precision
+from dapo_cli.config.schema import LearnerConfig
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
 from dapo_cli.learner import packed_attention
+from dapo_cli.learner.dtypes import DTYPES
 from dapo_cli.learner.micro_batches import MicroBatch, pack
 from dapo_cli.types import TokenSequence
 
@@ -22,8 +23,6 @@ Head = Callable[[Tensor, Tensor, Tensor], Out]  # hidden states [N, H], output e
 
 # A mask that is four-dimensional already is passed on as it is; packed attention needs none.
 NO_MASK = torch.zeros(1, 1, 1, 1)
-
-DTYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16, Precision.float16: torch.float16}
 
 
 class Policy(torch.nn.Module):
@@ -141,8 +140,3 @@ def _switch_and_check(model: Any) -> None:
             f"{refusal}: in packed sequences, log-probs from its hidden states times its output embedding differ from "
             f"the model's own by {difference:.2g}"
         )
-
-
-def trainable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The weights that an update changes."""
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)

@@ -13,8 +13,9 @@ from dapo_cli.distributed.world import World
 from dapo_cli.learner import state
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.lora import merged_weights
-from dapo_cli.learner.policy import Policy, trainable
+from dapo_cli.learner.policy import Policy
 from dapo_cli.learner.reference import starting_copy
+from dapo_cli.learner.state import trainable
 
 
 class SingleLearner(BaseLearner):

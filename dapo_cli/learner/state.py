@@ -21,10 +21,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from dapo_cli.errors import UserError
 from dapo_cli.learner.optim import LossScale
-from dapo_cli.learner.policy import trainable
 
 LEARNER_FILE = "learner.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def trainable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The weights that an update changes."""
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def adam_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:

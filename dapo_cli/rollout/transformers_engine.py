@@ -15,7 +15,6 @@ from dapo_cli.config.schema import SamplingConfig
 from dapo_cli.errors import Diverged
 from dapo_cli.protocols import Finished
 from dapo_cli.rollout.completions import end_of_sequence_ids, make_completions
-from dapo_cli.rollout.kv_cache import roomy_cache
 from dapo_cli.types import Completion, Prompt
 
 # Finished rows are dropped once they are this share of the batch: dropping copies the cache.
@@ -168,6 +167,8 @@ class _Decoding:
         )
         mask_PS = (torch.arange(width, device=device) >= width - lengths_P[:, None]).long()
         padded = bool((lengths_P < width).any())
+        from dapo_cli.rollout.kv_cache import roomy_cache  # transformers takes seconds to import
+
         cache = roomy_cache(model.config)
         logits_PV = model(
             input_ids=token_ids_PS,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -12,13 +12,14 @@ from dapo_cli.config.schema import LearnerConfig, OptimizerConfig, SamplingConfi
 from dapo_cli.distributed.world import World
 from dapo_cli.learner import state
 from dapo_cli.learner.base import BaseLearner, Objective
-from dapo_cli.learner.micro_batches import MicroBatch
-from dapo_cli.learner.packed_attention import Layout
-from dapo_cli.learner.policy import Head
+from dapo_cli.learner.micro_batches import Layout, MicroBatch
 from dapo_cli.protocols import Finished, Metrics
 from dapo_cli.rollout.transformers_engine import sample_tokens, sampling_noise
 from dapo_cli.tabular.table import Table
 from dapo_cli.types import Completion, Finish, Prompt, TokenSequence
+
+if TYPE_CHECKING:
+    from dapo_cli.learner.policy import Head
 
 Out = TypeVar("Out")
 
@@ -33,7 +34,7 @@ class TablePolicy(torch.nn.Module):
         self.identity: Tensor
         self.register_buffer("identity", torch.eye(logits_PV.shape[1], device=logits_PV.device))
 
-    def forward(self, batch: MicroBatch, head: Head[Out]) -> Out:
+    def forward(self, batch: MicroBatch, head: "Head[Out]") -> Out:
         rows_N = batch.token_ids_M.index_select(0, batch.sources_N)
         return head(self.logits.index_select(0, rows_N), self.identity, batch.targets_N)
 
@@ -54,6 +55,8 @@ class TabularLab(BaseLearner):
         self.table = table
         self.policy = TablePolicy(torch.tensor(table.logits_PV, device=world.device))
         super().__init__(world, self.policy, objective, optimizer, config)
+        if objective.has_reference:
+            self.reference = TablePolicy(torch.tensor(table.logits_PV, device=world.device))
 
     def _prepare(self) -> None:
         """A table is called as it is; no FLOPs are counted."""

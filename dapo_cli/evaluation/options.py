@@ -1,7 +1,7 @@
 """What `dapo eval` is asked for, and how completions are drawn. Imports no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dapo_cli.config.schema import Instruction, Precision, SamplingConfig
@@ -16,28 +16,28 @@ class Options:
     """The command line; None leaves a choice to the run's recipe, or to what fits the model.
 
     `engine` is transformers, vllm, or the http address of an OpenAI-compatible server, which knows the model as
-    `served_model` (None: as `model`). The defaults are the DAPO paper's evaluation: section 4.1.
+    `served_model` (None: as `model`).
     """
 
     model: str
-    data: Sequence[str] = ()
-    samples: int = 32
-    temperature: float = 1.0
-    top_p: float = 0.7
-    max_tokens: int = 20480
-    mode: str | None = None
-    engine: str | None = None
-    seed: int = 0
-    limit: int | None = None
-    out: Path | None = None
-    step: int | None = None
-    all_checkpoints: bool = False
-    instruction: Instruction | None = None
-    chat_template: bool | None = None
-    dtype: Precision | None = None
-    served_model: str | None = None
-    overrides: Sequence[str] = field(default_factory=tuple)
-    allow_changes: bool = False
+    data: Sequence[str]
+    samples: int
+    temperature: float
+    top_p: float
+    max_tokens: int
+    mode: str | None
+    engine: str | None
+    seed: int
+    limit: int | None
+    out: Path | None
+    step: int | None
+    all_checkpoints: bool
+    instruction: Instruction | None
+    chat_template: bool | None
+    dtype: Precision | None
+    served_model: str | None
+    overrides: Sequence[str]
+    allow_changes: bool
 
     @property
     def remote(self) -> bool:

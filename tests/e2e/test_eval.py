@@ -1,16 +1,19 @@
-"""`dapo eval` as a user runs it: real processes, the shipped model, kills, a run's checkpoints, a server."""
+"""`dapo eval` as a user runs it: the shipped model, kills, a run's checkpoints, a server."""
 
 import filecmp
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from dapo_cli.cli.app import run as run_command
 from dapo_cli.data.arithmetic import problems
 from tests.unit.endpoint_server import endpoint_server
 
@@ -20,20 +23,23 @@ PLAIN = ["--no-chat-template", "--instruction", "none"]
 SMALL = ["shipped:tiny-arithmetic", "-k", "4", "--top-p", "1", *PLAIN, "rollout.max_batch_completions=12"]
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object) -> Done:
+    """`dapo ARGUMENTS` in this process, which has loaded torch already."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = run_command([str(argument) for argument in arguments], debug=False)
+    return Done(status, out.getvalue(), err.getvalue())
+
+
 def dapo(*arguments: object) -> list[str]:
+    """The same as a process, to be killed."""
     return [sys.executable, "-m", "dapo_cli", *map(str, arguments)]
-
-
-def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        dapo(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-        env={**os.environ, **paths, **environment},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,7 @@ def test_two_evaluations_are_identical_and_another_seed_is_not(reference, data, 
     assert "B won" in run("eval", "--compare", reference, tmp_path / "other").stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_interrupted_and_continued_equals_uninterrupted(reference, data, tmp_path, number):
     folder = tmp_path / "evaluation"
     command = dapo("eval", *SMALL, "--data", data, "-o", folder)
@@ -169,7 +175,8 @@ RUN = [
 
 def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path):
     folder = tmp_path / "run"
-    trained = run("train", "quickstart", f"run.dir={folder}", *RUN)
+    command = dapo("train", "quickstart", f"run.dir={folder}", *RUN)
+    trained = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert trained.returncode == 0, trained.stderr
     # As the run itself evaluates: one completion at temperature 1, uncut, of its eval.data.
     own = ["-k", "1", "--top-p", "1", "--max-tokens", "80", "-o"]
@@ -208,21 +215,24 @@ def test_a_server_s_model_is_evaluated_alike_and_goes_on_where_it_stopped(tmp_pa
         assert whole.returncode == 0, whole.stderr
         assert len(server.requests) == 12
         assert 0 < results(tmp_path / "whole")["figures"]["avg@4"]["value"] < 1
-        server.failures = [200] * 0 + [400]
+        server.failures = [400]
         refused = run(*arguments, "-o", tmp_path / "part")
         assert refused.returncode == 2 and "refuses with 400" in refused.stderr
         assert run(*arguments, "-o", tmp_path / "part").returncode == 0
         assert_same(tmp_path / "whole", tmp_path / "part")
         bodies = [body for _, _, body in server.requests]
         assert {body["model"] for body in bodies} == {"some/model"}
+        papers = {"temperature": 1.0, "top_p": 0.7, "max_tokens": 20480}
+        assert all(papers.items() <= body.items() for body in bodies)
         assert run(*arguments, "-o", tmp_path / "whole").returncode == 0  # all is there
         assert len(server.requests) == len(bodies)
 
 
-def test_several_sets_go_to_folders_of_their_own(data, tmp_path):
+def test_several_sets_go_to_folders_of_their_own(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     other = tmp_path / "others.jsonl"
     other.write_text('{"question": "1+2=?", "answer": "3"}\n{"question": "4-2=?", "answer": "2"}\n')
-    done = run("eval", *SMALL, "--data", data, "--data", other, "--limit", "2", cwd=tmp_path)
+    done = run("eval", *SMALL, "--data", data, "--data", other, "--limit", "2")
     assert done.returncode == 0, done.stderr
     folders = sorted((tmp_path / "evals").iterdir())
     assert [folder.name.rpartition("-")[0] for folder in folders] == ["tiny-arithmetic-others", "tiny-arithmetic-sums"]
@@ -248,29 +258,20 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_what_cannot_be_evaluated_is_told_before_anything_is_written(
-    data, tmp_path, monkeypatch, capsys, arguments, said
-):
-    from dapo_cli.cli.app import run as run_here
-
+def test_what_cannot_be_evaluated_is_told_before_anything_is_written(data, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
-    status = run_here([str(data) if argument == "DATA" else argument for argument in arguments], debug=False)
-    assert status == 2 and said in capsys.readouterr().err
+    refused = run(*(data if argument == "DATA" else argument for argument in arguments))
+    assert refused.returncode == 2 and said in refused.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the data sets beside the checkout")
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [("gsm8k_test.jsonl", []), ("amc23.jsonl", []), ("aime-2024.parquet", []), ("math500", ["level"])],
-)
-def test_real_sets_are_read_as_they_are(tmp_path, name, parts):
-    """A server that knows nothing of mathematics: what is asked and told is whole all the same."""
+@pytest.mark.parametrize("name", ["gsm8k_test.jsonl", "amc23.jsonl", "aime-2024.parquet", "math500"])
+def test_real_sets_are_asked_with_the_instruction_once(tmp_path, name):
     with endpoint_server() as server:
-        server.failures = [400]
-        refused = run(
-            "eval", "m", "--engine", server.url, "--data", DATA / name, "--limit", "8", "-k", "1", "-o", tmp_path / "x"
-        )
+        server.failures = [400]  # it knows no mathematics
+        asked = ["--engine", server.url, "--data", DATA / name, "--limit", "1", "-k", "1", "-o", tmp_path / "x"]
+        refused = run("eval", "m", *asked)
     assert "refuses with 400" in refused.stderr
     question = server.requests[0][2]["messages"][-1]["content"]
     assert question.count("The last line of your response should be of the form Answer:") == 1

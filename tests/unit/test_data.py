@@ -577,3 +577,16 @@ def test_real_aime_prompts_hold_the_authors_instruction_already(bos_eos_tokenize
     assert all(prompt.text.count("Solve the following math problem step by step.") == 1 for prompt in prompts)
     raw = pq.read_table(shared("aime-2024.parquet")).slice(0, 1).to_pylist()[0]
     assert AUTHORS_INSTRUCTION.replace("{question}", raw["extra_info"]["raw_problem"]) + "\n" == prompts[0].text
+
+
+def test_subject_level_and_source_are_read_where_rows_have_them(tmp_path):
+    rows = [
+        {"question": "1+1?", "answer": "2", "subject": "Sums", "level": 2, "source": "book"},
+        {"question": "1+2?", "answer": "3", "level": "Level 5"},
+        {"question": "1+3?", "answer": "4", "difficulty": 3.0, "subject": ""},
+    ]
+    questions, _ = load_questions(FilesData(paths=[str(write_jsonl(tmp_path / "d.jsonl", rows))]))
+    labels = [(question.source, question.subject, question.level) for question in questions]
+    assert labels == [("book", "Sums", "2"), ("d", None, "Level 5"), ("d", None, "3")]
+    plain, _ = load_questions(FilesData(paths=[str(write_jsonl(tmp_path / "e.jsonl", [ROWS[0]]))]))
+    assert (plain[0].subject, plain[0].level) == (None, None)

@@ -47,14 +47,20 @@ def test_evaluation_is_the_mean_over_prompts_with_its_standard_error():
     class Engine:
         ranks = 1
 
+        def __init__(self, samples):
+            self.samples = samples
+
         def generate(self, prompts, samples_per_prompt, sampling, key):
-            assert (samples_per_prompt, key) == (4, "7/eval")
+            assert (samples_per_prompt, key) == (self.samples, "7/eval")
             texts = {"a": ["1", "1", "1", "hang"], "b": ["2", "0", "0", "0"]}
             for place, p in reversed(list(enumerate(prompts))):  # in finishing order
-                yield {place: [completion(p.uid, i, text) for i, text in enumerate(texts[p.uid])]}
+                yield {place: [completion(p.uid, i, text) for i, text in enumerate(texts[p.uid][: self.samples])]}
 
-    metrics = evaluate(World(), Engine(), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=4), seed=7)
+    metrics = evaluate(World(), Engine(4), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=4), seed=7)
     assert metrics["eval/accuracy"] == 0.5  # rates 0.75 and 0.25
     assert metrics["eval/standard_error"] == pytest.approx(math.sqrt(0.125 / 2))
     assert metrics["eval/verifier_failed"] == 1
     assert metrics["eval/truncated"] == 0
+    assert metrics["eval/pass_at_k"] == 1.0  # each problem has a right one
+    once = evaluate(World(), Engine(1), ExactVerifier(), PROMPTS, EvalConfig(samples_per_prompt=1), seed=7)
+    assert once["eval/accuracy"] == 1.0 and "eval/pass_at_k" not in once

@@ -17,8 +17,9 @@ from dapo_cli.learner.flops import ModelFlops
 from dapo_cli.learner.lora import add_adapters
 from dapo_cli.learner.micro_batches import split_by_budget
 from dapo_cli.learner.optim import LossScale, learning_rate
-from dapo_cli.learner.policy import decoder_layers, trainable
+from dapo_cli.learner.policy import decoder_layers
 from dapo_cli.learner.single import SingleLearner
+from dapo_cli.learner.state import trainable
 from tests.conftest import DEVICE, eq_9, make_group, train_on
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, warmup_steps=0, weight_decay=0.1, max_grad_norm=0.5)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=Enum)
 
 
-def options(
+def options_of(
     model: str | None, *, modes: Sequence[str], instruction: str | None, dtype: str | None, **given: Any
 ) -> Options:
     """The command line's texts as what they stand for; `given` go as they are. Raises UserError for unknown ones."""

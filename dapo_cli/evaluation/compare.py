@@ -1,10 +1,9 @@
 """Two evaluations over the same problems: the paired difference of avg@k."""
 
 import csv
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import bootstrap_intervals
@@ -42,9 +41,6 @@ class Comparison:
     tied: int
     only_a: int
     only_b: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:

@@ -12,8 +12,8 @@ from dapo_cli.ablation.plan import BUDGET_KEYS, NAME, Entry, Kind, Match, MatchB
 from dapo_cli.config.compose import Composer
 from dapo_cli.config.keys import choice_key, shape_of, shown
 from dapo_cli.config.load import LoadedRecipe, load_recipe, plain_tree
+from dapo_cli.config.ranges import SEED
 from dapo_cli.config.source import COMMAND_LINE, flatten, read_overrides
-from dapo_cli.config.validate import SEED
 from dapo_cli.errors import UserError
 
 OWN_KEYS = ("run.dir", "run.seed")  # of a run, not of a point

@@ -16,12 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from dapo_cli.config import schema
 from dapo_cli.config.keys import comments, shape_of
 from dapo_cli.config.load import LoadedRecipe, load_recipe
+from dapo_cli.config.ranges import RANGES, Range, range_key
 from dapo_cli.config.reference import reference, reference_text
 from dapo_cli.config.resolved import to_yaml
 from dapo_cli.config.shipped import find_recipe, model_folder, recipe_names, recipes_folder
 from dapo_cli.config.source import nest, read_overrides
 from dapo_cli.config.suggest import closest_key
-from dapo_cli.config.validate import RANGES, Range, problems, range_key
+from dapo_cli.config.validate import problems
 from dapo_cli.errors import UserError
 
 DEFAULTS = """\

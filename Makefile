@@ -29,8 +29,9 @@ $(WITH_VLLM): $(INSTALLED)
 quickstart: $(INSTALLED)
 	$(BIN)/dapo train quickstart
 
+# A worker a core, and one thread in each.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-vllm: $(WITH_VLLM)
 	$(BIN)/python -m pytest -m vllm

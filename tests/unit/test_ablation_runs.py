@@ -337,7 +337,7 @@ def test_the_slurm_array_has_a_task_for_each_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("status", "requeued"), [(3, True), (0, False), (1, False)])
 def test_at_the_time_limit_a_task_is_told_to_save_and_requeued(tmp_path: Path, status: int, requeued: bool) -> None:
     array = Array(tmp_path, plan_of(tmp_path, "one", "two"))
-    body = f'trap "echo told; exit {status}" TERM; kill -USR1 $PPID; while true; do sleep 0.02; done'
+    body = f'trap "echo told; exit {status}" TERM; kill -USR1 $PPID; for _ in {{1..3000}}; do sleep 0.02; done'
     assert array.task(0, array.record("dapo", body)) == status
     assert array.said("dapo") == ["told"]
     assert array.said("scontrol") == (["requeue", "77"] if requeued else [])

@@ -112,7 +112,7 @@ def test_interrupted_and_continued_equals_uninterrupted(
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     runs = [tmp_path / "plan/points" / name / "seed_0" for name in ("plain", "dynamic")]
     deadline = time.monotonic() + 300
-    while not all((run / "checkpoints/step_000001").exists() for run in runs):
+    while not all((run / "metrics.jsonl").exists() for run in runs):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)

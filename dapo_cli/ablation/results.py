@@ -39,14 +39,20 @@ def _result(point: Point, runs: Sequence[Run], folder: AblationFolder) -> Result
 
 
 def table_lines(found: Sequence[Result]) -> list[str]:
-    """Per point: the mean over its seeds, lowest and highest, and rollouts spent; aligned for a terminal."""
-    rows = [("point", "seeds", "held-out accuracy", "lowest to highest", "rollouts")]
+    """Per point: the mean over its seeds, lowest and highest, rollouts spent, and where the plan has any, references;
+    aligned for a terminal."""
+    rows: list[tuple[str, ...]] = [
+        ("point", "seeds", "held-out accuracy", "lowest to highest", "rollouts", "reference")
+    ]
     for each in found:
         values = each.accuracies
         mean = f"{fsum(values) / len(values):.1%}" if values else "-"
         spread = f"{min(values):.1%} to {max(values):.1%}" if values else "-"
         rollouts = "-" if each.rollouts is None else f"{each.rollouts:,.0f}"
-        rows.append((each.point.label, f"{each.done} of {each.runs}", mean, spread, rollouts))
+        reference = "-" if each.point.reference is None else f"{each.point.reference:g}"
+        rows.append((each.point.label, f"{each.done} of {each.runs}", mean, spread, rollouts, reference))
+    if all(each.point.reference is None for each in found):
+        rows = [row[:-1] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(f"{cell:<{width}}" if column == 0 else f"{cell:>{width}}" for column, (cell, width) in enumerate(

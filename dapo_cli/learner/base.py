@@ -105,7 +105,7 @@ class BaseLearner(ABC):
         mean entropy per completion token, in nats (None where there is no token). Collective: every rank must call,
         with the same groups."""
         sequences = [_sequence(group, i) for group in groups for i in range(len(group.rollouts))]
-        logprobs, entropy = self.logprobs(sequences)
+        logprobs, entropy = self._logprobs_by(self.policy, sequences)
         old = _by_group(groups, logprobs)
         ref: Sequence[tuple[np.ndarray, ...] | None] = [None] * len(groups)
         if self.objective.has_reference:
@@ -116,8 +116,8 @@ class BaseLearner(ABC):
         self, sequences: Sequence[TokenSequence], temperature: float | None = None
     ) -> tuple[list[np.ndarray], float | None]:
         """Of each sequence's completion tokens, [T_i] float32, and their mean entropy, at the sampling temperature or
-        another one. Collective: every rank must call, with the same sequences."""
-        return self._logprobs_by(self.policy, sequences, temperature)
+        another one; its FLOPs are not those of training. Collective: every rank must call, with the same sequences."""
+        return self._logprobs_by(self.policy, sequences, temperature, counted=False)
 
     def _ref_logprobs(self, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
         if self.reference is not None:
@@ -126,7 +126,7 @@ class BaseLearner(ABC):
             return self._logprobs_by(self.policy, sequences)[0]
 
     def _logprobs_by(
-        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None
+        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None, counted: bool = True
     ) -> tuple[list[np.ndarray], float | None]:
         own: dict[int, np.ndarray] = {}
         entropy_sum, tokens = 0.0, 0
@@ -134,7 +134,8 @@ class BaseLearner(ABC):
         with torch.no_grad():
             for batch in self._own_micro_batches(sequences):
                 logprobs_N, entropy_N = policy(batch, head)
-                self._count_flops("score", batch, 1)
+                if counted:
+                    self._count_flops("score", batch, 1)
                 if batch.is_filler:
                     continue
                 for index, values in zip(batch.order, logprobs_N.cpu().split(batch.completion_lengths), strict=True):

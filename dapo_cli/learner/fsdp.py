@@ -67,9 +67,9 @@ class FsdpLearner(SingleLearner):
         return False
 
     def _logprobs_by(
-        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None
+        self, policy: Any, sequences: Sequence[TokenSequence], temperature: float | None = None, counted: bool = True
     ) -> tuple[list[np.ndarray], float | None]:
-        result = super()._logprobs_by(policy, sequences, temperature)
+        result = super()._logprobs_by(policy, sequences, temperature, counted)
         # After a forward pass the root stays whole, in the compute type, until the backward pass that does not come.
         policy.reshard()
         return result

@@ -5,8 +5,10 @@ N counts the completion tokens of a micro-batch laid end to end, so that no mask
 suffix C stands for a chunk of them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,37 +72,69 @@ def token_losses(
     log_ratios_N: Tensor | None = None,
 ) -> Tensor:
     """The surrogate's loss of each token, [N] float32; r = exp(logprobs - old_logprobs), or with `log_ratios_N` the
-    value exp(log_ratios) with the gradient of a token's own log-prob (`sequence_log_ratios`).
-
-    clip, dynamic_clip: -min(r A, clip(r) A) within `ratio_bounds`, Eq. 8/10. With dual clip the value for A < 0 is
-    max(that min, c A) (Ye et al. 2020, arXiv:1912.09729), which the DAPO paper does not use and its authors' script
-    sets to c = 10. cispo: -sg(min(r, 1 + high)) A log pi. aspo: see `_flipped_losses`.
-    """
+    value exp(log_ratios) with the gradient of a token's own log-prob (`sequence_log_ratios`)."""
     if log_ratios_N is None:
         ratio_N = torch.exp(logprobs_N - old_logprobs_N)
     else:
         ratio_N = torch.exp(log_ratios_N + logprobs_N - logprobs_N.detach())
+    return _surrogate(logprobs_N, old_logprobs_N, ratio_N, advantages_N, clip).losses_N
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """Losses [N], and the tokens that the upper, the lower or dual clip's bound was put upon, [N] bool each."""
+
+    losses_N: Tensor
+    high_N: Tensor
+    low_N: Tensor
+    dual_N: Tensor
+
+
+def _surrogate(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, ratio_N: Tensor, advantages_N: Tensor, clip: Clip
+) -> _Bounded:
+    """The one place that decides what a bound does to a token, for the loss and for the statistics."""
     low, high = ratio_bounds(old_logprobs_N, clip)
-    if clip.surrogate is Surrogate.cispo:
-        return -ratio_N.detach().clamp(max=high) * advantages_N * logprobs_N
-    surrogate_N = torch.minimum(ratio_N * advantages_N, ratio_N.clamp(low, high) * advantages_N)
-    if clip.dual is not None:
-        surrogate_N = torch.where(advantages_N < 0, torch.maximum(surrogate_N, clip.dual * advantages_N), surrogate_N)
-    if clip.surrogate is Surrogate.aspo:
-        flipped_N = _flipped_losses(logprobs_N, ratio_N.detach(), advantages_N, clip)
-        return torch.where(advantages_N > 0, flipped_N, -surrogate_N)
-    return -surrogate_N
+    dual = torch.inf if clip.dual is None else clip.dual
+    match clip.surrogate:
+        case Surrogate.clip | Surrogate.dynamic_clip:
+            return _clipped(ratio_N, advantages_N, low, high, dual)
+        case Surrogate.cispo:
+            return _capped(logprobs_N, ratio_N.detach(), advantages_N, high)
+        case Surrogate.aspo:
+            return _flipped(
+                logprobs_N, ratio_N.detach(), advantages_N, dual, _clipped(ratio_N, advantages_N, low, high, dual)
+            )
 
 
-def _flipped_losses(logprobs_N: Tensor, ratio_N: Tensor, advantages_N: Tensor, clip: Clip) -> Tensor:
-    """ASPO's loss where A > 0 (arXiv:2510.06062, section 6): the value -A pi_old / pi with the gradient
+def _clipped(ratio_N: Tensor, advantages_N: Tensor, low: Tensor, high: Tensor, dual: float) -> _Bounded:
+    """-min(r A, clip(r) A), Eq. 8/10: with high where A > 0, with low where A < 0. Dual clip makes it max(that min,
+    c A) where A < 0 (Ye et al. 2020, arXiv:1912.09729), which the DAPO paper does not use and its authors' script sets
+    to c = 10. A bound in the place of r stops the token's gradient."""
+    high_N = (ratio_N > high) & (advantages_N > 0)
+    low_N = (ratio_N < low) & (advantages_N < 0)
+    dual_N = (ratio_N > dual) & (advantages_N < 0)
+    bounded_N = torch.where(high_N, high, torch.where(low_N, low, torch.where(dual_N, dual, ratio_N)))
+    return _Bounded(-bounded_N * advantages_N, high_N, low_N, dual_N)
+
+
+def _capped(logprobs_N: Tensor, ratio_N: Tensor, advantages_N: Tensor, high: Tensor) -> _Bounded:
+    """CISPO: -min(r, 1 + high) A log pi with a constant ratio. The cap lowers a weight and stops no gradient."""
+    losses_N = -ratio_N.clamp(max=high) * advantages_N * logprobs_N
+    high_N = (ratio_N > high) & (advantages_N != 0)
+    return _Bounded(losses_N, high_N, torch.zeros_like(high_N), torch.zeros_like(high_N))
+
+
+def _flipped(logprobs_N: Tensor, ratio_N: Tensor, advantages_N: Tensor, dual: float, clipped: _Bounded) -> _Bounded:
+    """ASPO (arXiv:2510.06062, section 6), where A > 0: the value -A pi_old / pi with the gradient
     -A (pi_old / pi) grad log pi, which pi_old pi / sg(pi^2) has; nothing where r > 1 + high (a mask that comes first).
-    Dual clip bounds pi_old / pi by c in value and gradient alike, but does not stop the gradient."""
-    weight_N = ratio_N.reciprocal()
-    if clip.dual is not None:
-        weight_N = weight_N.clamp(max=clip.dual)
-    weight_N = weight_N * (ratio_N <= 1 + clip.high)
-    return -weight_N * advantages_N * torch.exp(logprobs_N - logprobs_N.detach())
+    Dual clip bounds pi_old / pi by c in value and gradient alike, but does not stop the gradient. Elsewhere it is
+    `clipped`, that of PPO."""
+    positive_N, inverse_N = advantages_N > 0, ratio_N.reciprocal()
+    weight_N = inverse_N.clamp(max=dual) * ~clipped.high_N
+    flipped_N = -weight_N * advantages_N * torch.exp(logprobs_N - logprobs_N.detach())
+    dual_N = clipped.dual_N | (positive_N & (inverse_N > dual))
+    return _Bounded(torch.where(positive_N, flipped_N, clipped.losses_N), clipped.high_N, clipped.low_N, dual_N)
 
 
 def ratio_bounds(old_logprobs_N: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -145,6 +179,9 @@ def token_mean_loss(losses_N: Tensor, num_loss_tokens: int) -> Tensor:
     return losses_N.sum() / num_loss_tokens
 
 
+NO_SUMS: dict[str, Callable[[Any, Any], Any]] = {"ratio_min": min, "ratio_max": max, "has_reference": operator.or_}
+
+
 @dataclass
 class UpdateStats:
     """Sums over the loss tokens of one or more updates; `metrics` turns them into means. `skipped` counts updates left
@@ -155,11 +192,11 @@ class UpdateStats:
     skipped: int = 0
     loss: float = 0.0
     grad_norm: float = 0.0
-    positive: int = 0
-    clipped_high: int = 0
-    clipped_high_positive: int = 0  # of the former, those of a positive advantage
-    clipped_low: int = 0
-    clipped_dual: int = 0
+    positive: float = 0
+    clipped_high: float = 0
+    clipped_high_positive: float = 0  # of the former, those of a positive advantage
+    clipped_low: float = 0
+    clipped_dual: float = 0
     ratio_min: float = float("inf")
     ratio_max: float = float("-inf")
     kl: float = 0.0
@@ -176,54 +213,33 @@ class UpdateStats:
         old_N, advantages_N = tokens.old_logprobs_N, tokens.advantages_N
         log_ratio_N = (logprobs_N - old_N).double()
         ratio_N = (log_ratio_N if tokens.log_ratios_N is None else tokens.log_ratios_N.double()).exp()
-        low, high = ratio_bounds(old_N.double(), clip)
-        dual = torch.inf if clip.dual is None else clip.dual
-        dual_N = (ratio_N > dual) & (advantages_N < 0)
-        if clip.surrogate is Surrogate.aspo:
-            dual_N |= (ratio_N < 1 / dual) & (advantages_N > 0)
-        if clip.surrogate is Surrogate.cispo:
-            high_N, low_N, dual_N = (ratio_N > high) & (advantages_N != 0), dual_N & False, dual_N & False
-        else:
-            high_N, low_N = (ratio_N > high) & (advantages_N > 0), (ratio_N < low) & (advantages_N < 0)
+        bounded = _surrogate(logprobs_N, old_N.double(), ratio_N, advantages_N, clip)
         positive_N = advantages_N > 0
-        counts = [each.sum() for each in (positive_N, high_N, high_N & positive_N, low_N, dual_N)]
-        figures = [*counts, ratio_N.min(), ratio_N.max()]
-        figures.append(k3(log_ratio_N).sum())  # over tokens of the old policy: KL(old || new)
+        figures = {
+            "positive": positive_N.sum(),
+            "clipped_high": bounded.high_N.sum(),
+            "clipped_high_positive": (bounded.high_N & positive_N).sum(),
+            "clipped_low": bounded.low_N.sum(),
+            "clipped_dual": bounded.dual_N.sum(),
+            "ratio_min": ratio_N.min(),
+            "ratio_max": ratio_N.max(),
+            "kl": k3(log_ratio_N).sum(),  # over tokens of the old policy: KL(old || new)
+        }
         if tokens.ref_logprobs_N is not None:
-            figures.append(k3((tokens.ref_logprobs_N - logprobs_N).double()).sum())
+            figures["kl_reference"] = k3((tokens.ref_logprobs_N - logprobs_N).double()).sum()
         # Read at once: each reading waits for the device.
-        values = torch.stack([each.double() for each in figures]).tolist()
-        self.tokens += ratio_N.numel()
-        self.positive += int(values[0])
-        self.clipped_high += int(values[1])
-        self.clipped_high_positive += int(values[2])
-        self.clipped_low += int(values[3])
-        self.clipped_dual += int(values[4])
-        self.ratio_min = min(self.ratio_min, values[5])
-        self.ratio_max = max(self.ratio_max, values[6])
-        self.kl += values[7]
-        if tokens.ref_logprobs_N is not None:
-            self.kl_reference += values[8]
-            self.has_reference = True
+        values = torch.stack([each.double() for each in figures.values()]).tolist()
+        known = {"tokens": ratio_N.numel(), "has_reference": tokens.ref_logprobs_N is not None}
+        self._take_in(dict(zip(figures, values, strict=True)) | known)
 
     def merge(self, other: "UpdateStats") -> "UpdateStats":
-        return UpdateStats(
-            tokens=self.tokens + other.tokens,
-            updates=self.updates + other.updates,
-            skipped=self.skipped + other.skipped,
-            loss=self.loss + other.loss,
-            grad_norm=self.grad_norm + other.grad_norm,
-            positive=self.positive + other.positive,
-            clipped_high=self.clipped_high + other.clipped_high,
-            clipped_high_positive=self.clipped_high_positive + other.clipped_high_positive,
-            clipped_low=self.clipped_low + other.clipped_low,
-            clipped_dual=self.clipped_dual + other.clipped_dual,
-            ratio_min=min(self.ratio_min, other.ratio_min),
-            ratio_max=max(self.ratio_max, other.ratio_max),
-            kl=self.kl + other.kl,
-            kl_reference=self.kl_reference + other.kl_reference,
-            has_reference=self.has_reference or other.has_reference,
-        )
+        merged = replace(self)
+        merged._take_in(vars(other))
+        return merged
+
+    def _take_in(self, figures: Mapping[str, Any]) -> None:
+        for name, value in figures.items():
+            setattr(self, name, NO_SUMS.get(name, operator.add)(getattr(self, name), value))
 
     def metrics(self) -> dict[str, float | int | None]:
         """Means over tokens (clip fractions, KL) and over updates (loss, gradient norm before clipping); None where

@@ -206,6 +206,28 @@ def test_clip_shares_count_what_the_bounds_change(clip: Clip, counts: tuple[int,
     assert (stats.clipped_high, stats.clipped_low, stats.clipped_dual) == counts
 
 
+@pytest.mark.parametrize("clip", [clip for clip, _ in STATS])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_is_counted_is_what_the_loss_stops(clip: Clip, seed: int) -> None:
+    """By autograd: no gradient where a bound is counted, but for CISPO's cap and ASPO's dual clip where A > 0."""
+    generator = torch.Generator().manual_seed(seed)
+    advantages, log_ratios = torch.randn(2, 40, generator=generator)
+    old = torch.randn(40, generator=generator).abs().neg()
+    logprobs = (old + 2 * log_ratios).requires_grad_()
+    token_losses(logprobs, old, advantages, clip).sum().backward()
+    stopped = logprobs.grad == 0
+    stats = UpdateStats(updates=1)
+    stats.add_tokens(logprobs.detach(), LossTokens(old, advantages, torch.ones(40)), clip)
+    if clip.surrogate is Surrogate.cispo:
+        assert not stopped.any()
+        return
+    assert stats.clipped_high == (stopped & (advantages > 0)).sum()
+    flipped = 0
+    if clip.surrogate is Surrogate.aspo:
+        flipped = ((logprobs < old - math.log(clip.dual)) & (advantages > 0)).sum()
+    assert stats.clipped_low + stats.clipped_dual == (stopped & (advantages < 0)).sum() + flipped
+
+
 def test_of_a_ratio_of_sequences_the_shares_are_theirs() -> None:
     logprobs, old = torch.tensor([1.0, -0.9]), torch.zeros(2)  # log s = 0.05 for both
     tokens = LossTokens(old, torch.ones(2), torch.ones(2), None, sequence_log_ratios(logprobs, old, [2]))

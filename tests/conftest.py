@@ -7,6 +7,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "4000")  # as `dapo train`: spinning thr
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from dapo_cli.algorithm.advantage import batch_advantages
@@ -15,6 +16,9 @@ from dapo_cli.config.schema import Advantage
 from dapo_cli.config.shipped import model_folder
 from dapo_cli.protocols import Learner
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 DEVICE = torch.device(os.environ.get("DAPO_TEST_DEVICE", "cpu"))  # of the tests that a GPU may run, too
 

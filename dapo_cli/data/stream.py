@@ -45,9 +45,8 @@ class PromptStream:
         """The one under way."""
         return self._epoch
 
-    @property
-    def left_in_epoch(self) -> int:
-        """Prompts until one comes again, 1 or more. Begins the next epoch where one is over."""
+    def begin_round(self) -> int:
+        """Enter the next epoch where one is over. Returns how many prompts are left in it, 1 or more."""
         self._begin_epoch_if_over()
         return len(self._places) - self._taken
 

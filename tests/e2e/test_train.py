@@ -121,13 +121,14 @@ def test_two_runs_are_identical(reference, surplus, tmp_path):
     assert_same_run(reference, tmp_path / "run")
 
 
-def start_and_signal(folder: Path, surplus: str, when: Callable[[Path], bool], number: signal.Signals):
+def start_and_signal(folder: Path, when: Callable[[Path], bool], number: signal.Signals, *overrides: str):
     """Start a run and send it a signal as soon as `when` is true of its folder."""
-    command = dapo("train", "quickstart", f"run.dir={folder}", *SMALL, surplus)
+    command = dapo("train", "quickstart", f"run.dir={folder}", *SMALL, *overrides)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not when(folder):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.002)
     process.send_signal(number)
     return process
 
@@ -151,7 +152,7 @@ def within_step_3(folder: Path) -> bool:
 @pytest.mark.parametrize("when", [started, saving, within_step_3])
 def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, when):
     folder = tmp_path / "run"
-    process = start_and_signal(folder, surplus, when, signal.SIGKILL)
+    process = start_and_signal(folder, when, signal.SIGKILL, surplus)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (folder / "export").exists()
@@ -162,7 +163,7 @@ def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, w
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path, number):
     folder = tmp_path / "run"
-    process = start_and_signal(folder, surplus, within_step_3, number)
+    process = start_and_signal(folder, within_step_3, number, surplus)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 3, errors
     assert f"{number.name}: stopped after step" in errors
@@ -172,7 +173,7 @@ def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path,
 
 
 def test_no_verifier_outlives_a_killed_run(surplus, tmp_path):
-    process = start_and_signal(tmp_path / "run", surplus, within_step_3, signal.SIGSTOP)
+    process = start_and_signal(tmp_path / "run", within_step_3, signal.SIGSTOP, surplus)
     workers = children_of(process.pid)
     assert len(workers) == 2
     process.kill()

@@ -86,7 +86,7 @@ dues = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 def test_an_epoch_has_what_is_due_in_the_order_of_all(dues, epochs):
     stream, whole = leaving_out(dues), PromptStream(prompts(len(dues)), seed=3)
     for _ in range(epochs):
-        left = stream.left_in_epoch
+        left = stream.begin_round()
         order = whole.take(len(dues))
         while whole.epoch < stream.epoch:
             order = whole.take(len(dues))
@@ -99,7 +99,7 @@ def test_an_epoch_has_what_is_due_in_the_order_of_all(dues, epochs):
 def test_what_is_left_out_changes_neither_resume_nor_giving_back(dues, before, back, after):
     stream = leaving_out(dues)
     stream.take(before)
-    taken = stream.take(min(stream.left_in_epoch, back))
+    taken = stream.take(min(stream.begin_round(), back))
     resumed = leaving_out(dues)
     resumed.load_state_dict(stream.state_dict())
     stream.give_back(len(taken))
@@ -110,11 +110,26 @@ def test_what_is_left_out_changes_neither_resume_nor_giving_back(dues, before, b
     assert resumed.state_dict() == stream.state_dict() == given_back.state_dict()
 
 
+@given(size=sizes, seed=seeds, counts=takes)
+def test_to_look_at_a_stream_moves_nothing(size, seed, counts):
+    """An epoch that is over stays the one under way until a round begins, whoever reads what in between."""
+    stream = PromptStream(prompts(size), seed)
+    for count in counts:
+        stream.take(count)
+        state = stream.state_dict()
+        for name in dir(stream):
+            if not callable(getattr(stream, name)):
+                assert stream.state_dict() == state, name
+        epoch_is_over = state["position"] == size
+        assert stream.begin_round() == (size if epoch_is_over else size - state["position"])
+        assert stream.epoch == state["epoch"] + epoch_is_over
+
+
 def test_epochs_in_which_nothing_is_due_do_not_take_place():
     stream = leaving_out([10**9, 10**9 + 1])
-    assert stream.left_in_epoch == 1 and stream.epoch == 10**9
+    assert stream.begin_round() == 1 and stream.epoch == 10**9
     assert [prompt.uid for prompt in stream.take(1)] == ["uid0"]
-    assert stream.left_in_epoch == 2 and stream.epoch == 10**9 + 1
+    assert stream.begin_round() == 2 and stream.epoch == 10**9 + 1
 
 
 def test_prompts_are_left_out_by_what_is_known_when_their_epoch_begins():
@@ -124,4 +139,4 @@ def test_prompts_are_left_out_by_what_is_known_when_their_epoch_begins():
     resumed = leaving_out([0, 5, 0, 5, 0, 5, 0, 5, 0])
     resumed.load_state_dict(stream.state_dict())
     rest = stream.take(5)
-    assert resumed.take(resumed.left_in_epoch) == [p for p in rest if int(p.uid.removeprefix("uid")) % 2 == 0]
+    assert resumed.take(resumed.begin_round()) == [p for p in rest if int(p.uid.removeprefix("uid")) % 2 == 0]

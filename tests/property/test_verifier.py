@@ -51,7 +51,7 @@ expressions = st.recursive(leaves, lambda inner: st.tuples(inner, inner, operati
 
 
 @given(expressions, st.integers(-2, 2))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_rational_expressions_agree_with_sympy(pair, shift: int):
     text, value = pair
     assume(value.is_finite is not False and not value.has(sympy.zoo, sympy.nan))
@@ -63,7 +63,7 @@ def test_rational_expressions_agree_with_sympy(pair, shift: int):
 
 
 @given(expressions, expressions)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_equality_of_rational_expressions_is_sympys(one, other):
     assume(not any(value.has(sympy.zoo, sympy.nan) for _, value in (one, other)))
     assert equal(one[0], other[0]) == (sympy.cancel(one[1] - other[1]) == 0)
@@ -120,7 +120,7 @@ def test_one_spelling_is_reached_at_once(text: str):
 
 
 @given(st.lists(st.sampled_from(SPELLINGS), max_size=10))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_bringing_a_text_to_one_spelling_cannot_blow_it_up(fragments):
     text = "".join(fragments)
     assert len(canonical(text)) <= 8 * len(text) + 20

@@ -30,8 +30,8 @@ def ppo(ratio: Tensor, advantage: float, low: float, high: float, dual: float | 
     bounded = min(max(ratio, torch.full_like(ratio, low)), torch.full_like(ratio, high))
     value = min(ratio * advantage, bounded * advantage)
     if dual is not None and advantage < 0 and ratio > dual:
-        return torch.zeros_like(ratio) + dual * advantage
-    return value
+        value = torch.full_like(ratio, dual * advantage)
+    return value + 0 * ratio  # in the graph even where a bound has taken the ratio's place
 
 
 def kl(new: Tensor, ref: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -163,12 +162,3 @@ def test_shell_completion_loads_no_torch() -> None:
     code = "\n".join([*lines, "finally: print('torch' in sys.modules)"])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert "validate" in result.stdout and result.stdout.endswith("False\n")
-
-
-def test_help_is_fast() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        assert dapo("--help").returncode == 0
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(3)) < 0.5

@@ -127,7 +127,7 @@ def test_intervals_depend_on_the_seed_alone_and_columns_share_resamples():
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20), st.integers(0, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_interval_lies_within_its_values(values, seed):
     low, high = bootstrap_intervals({"a": values}, seed, resamples=50)["a"]
     assert min(values) - 1e-12 <= low <= high <= max(values) + 1e-12

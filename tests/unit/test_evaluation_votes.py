@@ -1,6 +1,6 @@
 """Classes of answers, by an obvious implementation and by the real verifier in its processes."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_cli.config.schema import AuthorsReward, MathReward
@@ -39,7 +39,6 @@ votes = st.builds(
 
 
 @given(st.lists(st.lists(votes, max_size=8), max_size=5))
-@settings(deadline=None)
 def test_classes_of_many_problems_at_once_are_those_of_each_alone(problems):
     assert answer_classes(problems, by_length) == [obvious_classes(own) for own in problems]
 

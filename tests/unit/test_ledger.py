@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.ledger import SHARES, Ledger, Skip
 from dapo_cli.algorithm.sampler import DynamicSampler
-from dapo_cli.config.load import load_recipe
-from dapo_cli.config.schema import OnCap, SamplerConfig, Surplus
+from dapo_cli.config.schema import Advantage, OnCap, SamplerConfig, Surplus
 from dapo_cli.data.stream import PromptStream
 from dapo_cli.errors import RunStopped
 from dapo_cli.types import Group, Prompt, RewardHistory
@@ -151,7 +151,7 @@ class TestPassedOver:
         st.sampled_from([None, 0.0, 0.25]),
         st.integers(1, 3),
     )
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     def test_every_prompt_comes_again_in_time(self, corrects, solved, hopeless, revisit_after):
         """Between two visits of a prompt lie no more than `revisit_after` epochs, and none where nothing is skipped."""
         sampler = make_sampler(
@@ -180,7 +180,7 @@ class TestPassedOver:
     st.booleans(),
     st.integers(0, 6),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_resumed_sampler_decides_alike_at_any_step(corrects, surplus, refill, interrupted_after):
     """Batches with their histories, figures and states; the prompts wrap around several times."""
 
@@ -250,6 +250,16 @@ class TestWithoutRefill:
             assert run_step(one, step, lambda uid: 0) == run_step(other, step, lambda uid: 0)
 
 
-def test_the_shipped_recipe_uses_it():
-    recipe = load_recipe("quickstart_revisit").recipe
-    assert recipe.sampler.skip_solved_above is not None and recipe.sampler.skip_hopeless_below is not None
+def test_a_second_visit_changes_the_smoothed_advantage_alone():
+    """One of four right, then two: Eq. 9 again, beside half of that and half of the same over all eight rewards."""
+    sampler = make_sampler(groups_per_step=1, prompts=PROMPTS[:1])
+    (first,), (second,) = (run_step(sampler, step, lambda uid, n=n: n)[1] for step, n in ((1, 1), (2, 2)))
+    plain, smoothed = (
+        [batch_advantages([visit], kind)[0] for visit in (first, second)]
+        for kind in (Advantage.group_std, Advantage.smoothed)
+    )
+    assert smoothed[0] == pytest.approx(plain[0], abs=3e-6)
+    # New: mean 0, deviation sqrt(4 / 3). All: three of eight right, mean -0.25, deviation sqrt(7.5 / 7).
+    new, of_all = 0.866025, (1.25 / (7.5 / 7) ** 0.5, -0.75 / (7.5 / 7) ** 0.5)
+    assert plain[1] == pytest.approx([new, new, -new, -new], abs=3e-6)
+    assert smoothed[1] == pytest.approx([(new + of_all[0]) / 2] * 2 + [(-new + of_all[1]) / 2] * 2, abs=3e-6)

@@ -38,7 +38,7 @@ def test_quantiles_are_those_of_the_tables(confidence: float, freedom: int, valu
 
 
 @given(st.floats(0.5, 0.999), st.integers(1, 200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_quantiles_hold_the_share_of_the_density_that_they_should(confidence: float, freedom: int) -> None:
     t = np.linspace(0.0, t_quantile(confidence, freedom), 200_001)
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2

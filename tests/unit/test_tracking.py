@@ -209,7 +209,7 @@ def contents(folder: RunFolder) -> dict[str, bytes]:
     return {str(path.relative_to(folder.path)): path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     checkpoint=st.integers(0, 5),
     killed_after=st.integers(0, 6),

@@ -9,6 +9,7 @@ import typer
 
 from dapo_cli.cli import recipe
 from dapo_cli.cli.eval_command import evaluate
+from dapo_cli.cli.provenance_commands import diff, reproduce
 from dapo_cli.errors import UserError
 
 OverridesArgument = Annotated[
@@ -275,6 +276,10 @@ def report(
     from dapo_cli.cli.report import report as run_report
 
     run_report(paths, out, baseline, metric)
+
+
+app.command()(reproduce)
+app.command()(diff)
 
 
 @app.command()

@@ -23,6 +23,8 @@ from dapo_cli.distributed.launch import (
 from dapo_cli.errors import ProcessFailed, RunStopped, UserError
 from dapo_cli.tracking.run_folder import RunFolder
 
+SHOWN_FILES = 10
+
 if TYPE_CHECKING:
     from dapo_cli.build import Inputs
     from dapo_cli.distributed.world import World
@@ -39,21 +41,35 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
     folder = RunFolder(loaded.recipe.run.dir)
     if started_by_launcher():
         with reporting_failure():
+            _check_clean(loaded)
             check_launcher(loaded.recipe.launch, single=isinstance(loaded.recipe.learner, SingleLearner))
             _train(loaded, folder, allow_changes)
             leave(0)
+    _check_clean(loaded)
     processes = loaded.recipe.launch.processes_per_node * loaded.recipe.launch.nodes
     if processes > 1:
-        _launch(loaded, [recipe, *overrides, *(["--allow-changes"] if allow_changes else [])])
+        _launch(loaded, folder, [recipe, *overrides, *(["--allow-changes"] if allow_changes else [])])
     else:
         _train(loaded, folder, allow_changes)
 
 
-def _launch(loaded: LoadedRecipe, arguments: list[str]) -> None:
-    """Check everything once here, so that what is wrong is said once, and before any process starts."""
-    from dapo_cli.build import read_inputs
+def _check_clean(loaded: LoadedRecipe) -> None:
+    """Where run.require_clean asks for it: raises UserError naming the files whose changes no commit holds."""
+    from dapo_cli.tracking.provenance import checkout_of, uncommitted
 
-    read_inputs(loaded.recipe)
+    files = uncommitted() if loaded.recipe.run.require_clean else []
+    if files:
+        named = "".join(f"\n  {name}" for name in files[:SHOWN_FILES])
+        more = f"\n  and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
+        raise UserError(
+            f"run.require_clean=true, but the code in {checkout_of()} has uncommitted changes:{named}{more}\n"
+            "Commit or stash them, or run with run.require_clean=false, which keeps them in code.patch."
+        )
+
+
+def _launch(loaded: LoadedRecipe, folder: RunFolder, arguments: list[str]) -> None:
+    """Check everything once here, so that what is wrong is said once, and before any process starts."""
+    _read_inputs(loaded, folder)
     try:
         arguments = ["-m", "dapo_cli", "train", *arguments]
         launch(loaded.recipe.launch, arguments, loaded.recipe.run.threads, name=loaded.recipe.run.dir)
@@ -67,10 +83,9 @@ def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None
     """This process's part of the run, which may be all of it."""
     set_threads(loaded.recipe.run.threads or _recorded_threads(folder))
 
-    from dapo_cli.build import read_inputs
     from dapo_cli.distributed.world import join_world
 
-    inputs = read_inputs(loaded.recipe)
+    inputs = _read_inputs(loaded, folder)
     world = join_world(with_group=not isinstance(loaded.recipe.learner, SingleLearner))
     with ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(folder.lock()))
@@ -87,6 +102,14 @@ def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None
         world.barrier()
     if world.is_main:
         _print_summary(folder)
+
+
+def _read_inputs(loaded: LoadedRecipe, folder: RunFolder) -> "Inputs":
+    """A run that goes on reads model and data of the hub at the commits that it began with."""
+    from dapo_cli.build import read_inputs
+    from dapo_cli.tracking.pins import pinned
+
+    return read_inputs(pinned(loaded.recipe, folder.read_manifest()) if folder.started else loaded.recipe)
 
 
 def _load(recipe: str, overrides: Sequence[str]) -> LoadedRecipe:
@@ -111,7 +134,7 @@ def _check_ranks(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, worl
     own = {
         "recipe": _tree(loaded),
         "data": inputs.data_record,
-        "model": {"config": inputs.pretrained.config.to_dict()},
+        "model": {"commit": inputs.pretrained.commit, "config": inputs.pretrained.config.to_dict()},
         "code": read_code().record,
         "packages": package_versions(),
     }
@@ -220,16 +243,19 @@ def _open(loaded: LoadedRecipe, folder: RunFolder, begin: _Begin, start_step: in
     """Lay the folder out for a new run, or rewind it to where the run goes on. Returns the manifest that holds."""
     from dapo_cli.config.resolved import to_yaml
     from dapo_cli.tracking.manifest import resumed
+    from dapo_cli.tracking.provenance import requirements
 
     tested = {"selftest": folder.read_selftest(), "processes": begin.manifest["processes"]}
     if begin.recorded is None:
-        folder.start(begin.manifest | tested, to_yaml(loaded), begin.patch)
+        folder.start(begin.manifest | tested, to_yaml(loaded), begin.patch, requirements())
         return begin.manifest | tested
     steps = loaded.recipe.run.steps
     if start_step > steps:
         raise UserError(f"run.steps={steps}: the run in {folder.path} is already at step {start_step}")
     folder.rewind(start_step)
-    manifest = resumed(begin.recorded, begin.manifest, start_step, begin.changes) | tested
+    locked = {"requirements_sha256": begin.manifest["requirements_sha256"]}
+    manifest = resumed(begin.recorded, begin.manifest, start_step, begin.changes) | tested | locked
+    folder.change_requirements(requirements(), start_step)
     if begin.changes:
         folder.change(manifest, to_yaml(loaded), begin.patch, start_step)
     else:

@@ -95,6 +95,8 @@ class RunConfig:
     # The run ends with the step in which so many seconds of training have passed, evaluations and checkpoints left out,
     # if not by run.steps before; null sets no limit.
     budget_seconds: float | None = None
+    # true refuses to start while the checkout that the code runs from has uncommitted changes; the files are named.
+    require_clean: bool = False
     # CPU threads of this process; null leaves torch's own choice.
     threads: int | None = None
     # 1 generates a step's completions while the step before trains, by weights that are one step older; needs rollout

@@ -1,17 +1,19 @@
 """The manifest: what a run is, written before step 1, and what a resume compares itself with."""
 
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dapo_cli.tracking.files import jsonable
-from dapo_cli.tracking.provenance import Code, hardware, package_versions
+from dapo_cli.tracking.provenance import Code, hardware, package_versions, requirements
 
 Manifest = dict[str, Any]
 
-# Recipe keys that decide where results go and how often state is saved, but no number: they may change at a resume.
-FREE_KEYS = ("run.dir", "checkpoint.", "tracking.", "launch.")
+# Recipe keys that decide where results go, how often state is saved and what is refused, but no number: they may change
+# at a resume.
+FREE_KEYS = ("run.dir", "run.require_clean", "checkpoint.", "tracking.", "launch.")
 
 SHOWN_HASH_CHARACTERS = 12
 
@@ -41,6 +43,7 @@ def build_manifest(
         "data": data,
         "model": model,
         "packages": package_versions(),
+        "requirements_sha256": hashlib.sha256(requirements()).hexdigest(),
         "python": sys.version.split()[0],
         "hardware": hardware(),
         "processes": processes,

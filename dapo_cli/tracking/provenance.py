@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,9 +52,7 @@ def read_code(package: Path = PACKAGE_FOLDER) -> Code:
 
     `package_sha256` is over the package's Python sources alone, so that a change in the docs is no change of the run.
     """
-    top = _git(package, "rev-parse", "--show-toplevel")
-    # A wheel in the .venv of some other checkout lies inside a work tree, too, but is none of its code.
-    in_checkout = top is not None and Path(os.fsdecode(top.strip())) == package.resolve().parent
+    in_checkout = checkout_of(package) is not None
     commit = head_commit(package) if in_checkout else installed_commit()
     untracked = untracked_sources(package) if in_checkout else []
     patch = b"".join(_diff(package, "--no-index", "/dev/null", name) for name in untracked)
@@ -68,6 +68,33 @@ def read_code(package: Path = PACKAGE_FOLDER) -> Code:
         "patch_sha256": hashlib.sha256(patch).hexdigest() if patch else None,
     }
     return Code(record, patch)
+
+
+def checkout_of(package: Path = PACKAGE_FOLDER) -> Path | None:
+    """The work tree whose own code the package is. A wheel in the .venv of some other checkout lies inside a work tree,
+    too, but is none of its code."""
+    top = _git(package, "rev-parse", "--show-toplevel")
+    parent = package.resolve().parent
+    return parent if top is not None and Path(os.fsdecode(top.rstrip(b"\n"))) == parent else None
+
+
+def uncommitted(package: Path = PACKAGE_FOLDER) -> list[str]:
+    """The files, relative to the checkout, for which a manifest calls the code dirty; none of an installed version.
+
+    Raises UserError where no commit or version names the code at all.
+    """
+    checkout = checkout_of(package)
+    if checkout is None and ((package.resolve().parent / ".git").exists() or version(DISTRIBUTION) is None):
+        raise UserError(
+            f"{package}: neither git nor an installed version says which code this is; install git, or the package"
+        )
+    if checkout is None:
+        return []
+    if head_commit(package) is None:
+        raise UserError(f"{checkout}: a git repository without a commit; commit the code first")
+    listing = _git(checkout, "diff", "--name-only", "--no-ext-diff", "-z", "HEAD") or b""
+    changed = [os.fsdecode(name) for name in listing.split(b"\0") if name]
+    return [*changed, *untracked_sources(package)]
 
 
 def head_commit(package: Path) -> str | None:
@@ -121,6 +148,20 @@ def package_versions() -> dict[str, str | None]:
     return {name: version(name) for name in PACKAGES}
 
 
+@cache
+def requirements() -> bytes:
+    """requirements.lock: `name==version` of each installed distribution, a line each, sorted; names as PEP 503 has them.
+
+    Of two copies of a distribution the one is listed that comes first on sys.path, which is the one that is imported.
+    """
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # a folder that a broken removal left behind has none
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+    return "".join(f"{name}=={found[name]}\n" for name in sorted(found)).encode()
+
+
 def version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
@@ -166,11 +207,16 @@ def _diff(package: Path, *what: str) -> bytes:
 
 def _git(folder: Path, *arguments: str, good_exits: tuple[int, ...] = (0,)) -> bytes | None:
     """What git prints; None where there is no git, no checkout, or no such thing in it."""
-    # Inside a git hook these variables point to another repository's state.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, env=environment, stdin=subprocess.DEVNULL)
+        done = run_git(folder, *arguments)
     except FileNotFoundError:
         return None
     return done.stdout if done.returncode in good_exits else None
+
+
+def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Raises FileNotFoundError where there is no git."""
+    # Inside a git hook these variables point to another repository's state.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
+    return subprocess.run(command, capture_output=True, env=environment, stdin=subprocess.DEVNULL)

@@ -3,6 +3,7 @@
 manifest.json                 what the run is; written before step 1
 recipe.yaml                   the resolved recipe, ready for `dapo train`
 code.patch                    the checkout's uncommitted changes, where there are any
+requirements.lock             the environment: name==version of every installed distribution
 metrics.jsonl                 one line a step; the same recipe gives the same bytes, so no clock is read here
 timings.jsonl                 one line a step: seconds, tokens per second, memory
 evals.jsonl                   one line an evaluation
@@ -11,7 +12,7 @@ checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
 profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profile_steps asks for it
 selftest.json                 what `dapo selftest` found for this recipe, where it was asked
-until_step_000003/            manifest, recipe and patch that held so far, where a resume with changes was allowed
+until_step_000003/            manifest, recipe, patch and lock file that held so far, where a resume changed them
 engine_rank_0.log             what vLLM says
 lock                          the process that writes here
 """
@@ -40,6 +41,7 @@ class RunFolder:
         self.manifest_file = self.path / "manifest.json"
         self.recipe_file = self.path / "recipe.yaml"
         self.patch_file = self.path / "code.patch"
+        self.requirements_file = self.path / "requirements.lock"
         self.metrics_file = self.path / "metrics.jsonl"
         self.timings_file = self.path / "timings.jsonl"
         self.evals_file = self.path / "evals.jsonl"
@@ -71,8 +73,8 @@ class RunFolder:
         with hold_lock(self.lock_file, "run.dir"):
             yield
 
-    def start(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes) -> None:
-        """Lay the folder out for a new run. `patch` may be empty: then there is no code.patch.
+    def start(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes, requirements: bytes = b"") -> None:
+        """Lay the folder out for a new run. `patch` and `requirements` may be empty: then there is no such file.
 
         Raises UserError where the folder holds results and no manifest says whose.
         """
@@ -88,23 +90,44 @@ class RunFolder:
         for folder in (self.rollouts, self.checkpoints):
             folder.mkdir(exist_ok=True)
         write_atomically(self.recipe_file, recipe_yaml.encode())
-        self.patch_file.unlink(missing_ok=True)  # of a start that was killed before its manifest
-        if patch:
-            write_atomically(self.patch_file, patch)
+        for file, content in ((self.patch_file, patch), (self.requirements_file, requirements)):
+            file.unlink(missing_ok=True)  # of a start that was killed before its manifest
+            if content:
+                write_atomically(file, content)
         self.write_manifest(manifest)
 
     def change(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes, step: int) -> None:
-        """Write down what holds from `step` on; what held until then stays in until_step_000003/."""
-        before = self.path / f"until_step_{step:06d}"
-        before.mkdir(exist_ok=True)
-        for file in (self.manifest_file, self.recipe_file, self.patch_file):
-            if file.exists():
-                write_atomically(before / file.name, file.read_bytes())
+        """Write down what holds from `step` on; what held until then stays in until_step_000003/.
+
+        A second change at the same step leaves that folder as it is: no step was made by what is replaced now.
+        """
+        before = self.until(step)
+        if not before.manifest_file.exists():
+            before.path.mkdir(exist_ok=True)
+            for file in (self.patch_file, self.recipe_file, self.manifest_file):
+                if file.exists():
+                    write_atomically(before.path / file.name, file.read_bytes())
         write_atomically(self.recipe_file, recipe_yaml.encode())
         self.patch_file.unlink(missing_ok=True)
         if patch:
             write_atomically(self.patch_file, patch)
         self.write_manifest(manifest)
+
+    def until(self, step: int) -> "RunFolder":
+        """What held until `step`, where a resume changed it there."""
+        return RunFolder(self.path / f"until_step_{step:06d}")
+
+    def change_requirements(self, requirements: bytes, step: int) -> None:
+        """Write the environment down that holds from `step` on, where it is another; the old lock file stays in
+        until_step_000003/."""
+        old = self.requirements_file.read_bytes() if self.requirements_file.exists() else None
+        if old == requirements:
+            return
+        before = self.until(step)
+        if old is not None and not before.requirements_file.exists():
+            before.path.mkdir(exist_ok=True)
+            write_atomically(before.requirements_file, old)
+        write_atomically(self.requirements_file, requirements)
 
     def write_selftest(self, record: dict[str, Any]) -> None:
         make_folder(self.path)

@@ -1,0 +1,1 @@
+"""Runs a recorded run again, with what it was made of, and compares."""

@@ -43,7 +43,7 @@ class Comparison:
     only_b: int
 
 
-def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
+def compare(a: Path, b: Path, *, common: bool) -> Comparison:
     """`a` and `b` are folders of evaluations, or problems.csv files. Pairing takes out how hard each problem is, which
     two separate intervals both contain.
 
@@ -66,14 +66,14 @@ def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
         raise UserError(f"--compare: {a} and {b} have no problem in common")
     pairs = [Pair(uid, first[uid]["question"], _rate(first[uid]), _rate(second[uid])) for uid in shared]
     differences = [pair.b - pair.a for pair in pairs]
-    interval = bootstrap_intervals({"difference": differences}, seed)["difference"] or (None, None)
+    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] or (None, None)
     ranked = sorted(pairs, key=lambda pair: pair.a - pair.b)
     won = [pair for pair in ranked if pair.b > pair.a]
     lost = [pair for pair in reversed(ranked) if pair.b < pair.a]
     return Comparison(
         a=str(a),
         b=str(b),
-        samples=(int(first[shared[0]]["samples"]), int(second[shared[0]]["samples"])),
+        samples=(int(first[shared[0]]["num_samples"]), int(second[shared[0]]["num_samples"])),
         problems=len(pairs),
         mean_a=fsum(pair.a for pair in pairs) / len(pairs),
         mean_b=fsum(pair.b for pair in pairs) / len(pairs),
@@ -89,7 +89,7 @@ def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
 
 
 def _rate(row: dict[str, str]) -> float:
-    return int(row["right"]) / int(row["samples"])
+    return int(row["num_right"]) / int(row["num_samples"])
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:

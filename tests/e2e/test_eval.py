@@ -1,5 +1,6 @@
 """`dapo eval` as a user runs it: the shipped model, kills, a run's checkpoints, a server."""
 
+import csv
 import filecmp
 import io
 import json
@@ -183,11 +184,11 @@ def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path)
     done = run("eval", folder, "--all-checkpoints", *own, tmp_path / "curve")
     assert done.returncode == 0, done.stderr
     assert "step 2" in done.stdout and "step 3" in done.stdout
-    points = results(tmp_path / "curve", "curve.json")["checkpoints"]
+    points = list(csv.DictReader((tmp_path / "curve" / "curve.csv").read_text().splitlines()))
     evals = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points] == [2, 3]
-    assert points[1]["avg@1"] == evals[-1]["eval/accuracy"]
-    assert points[1]["length_mean"] == evals[-1]["eval/length_mean"]
+    assert [point["step"] for point in points] == ["2", "3"]
+    assert float(points[1]["avg@1"]) == evals[-1]["eval/accuracy"]
+    assert float(points[1]["length_mean"]) == evals[-1]["eval/length_mean"]
     export = run("eval", folder / "export", "--data", "arithmetic", *ARITHMETIC, *PLAIN, *own, tmp_path / "export")
     assert export.returncode == 0, export.stderr
     figures = results(tmp_path / "export")["figures"]

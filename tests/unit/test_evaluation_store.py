@@ -106,6 +106,20 @@ def test_a_comparison_by_hand(tmp_path):
     assert swapped.difference == -found.difference and [pair.uid for pair in swapped.lost] == ["p", "s"]
 
 
+def test_a_problem_s_line_has_shares_by_the_figures_names_and_counts_apart():
+    failed = Verdict(Outcome.FAILED, None, "timeout")
+    (score,) = problem_scores([judged("a", [RIGHT, WRONG, failed, RIGHT])], lambda pairs: [])
+    row = problem_row(score)
+    assert {name: row[name] for name in ("avg@4", "pass@2", "cons@4", "verifier_failed", "truncated")} == {
+        "avg@4": 0.5, "pass@2": 5 / 6, "cons@4": 1.0, "verifier_failed": 0.25, "truncated": 0.0
+    }  # fmt: skip
+    assert [row[f"num_{name}"] for name in ("samples", "right", "verifier_failed", "no_answer")] == [4, 2, 1, 0]
+
+
+def test_rows_with_other_columns_stand_in_one_table():
+    assert csv_bytes([{"step": 1, "a": 2}, {"step": 2, "b": None, "c": 0.5}]) == b"step,a,b,c\n1,2,,\n2,,,0.5\n"
+
+
 def test_pairing_takes_out_how_hard_problems_are(tmp_path):
     """B solves each problem once more often than A: whatever is drawn, the difference is 1/4."""
     a = table(tmp_path / "a.csv", {f"p{n}": n % 4 for n in range(12)})

@@ -255,6 +255,13 @@ REFUSED = [
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "rollout.max_batch_completions=2"], "is below -k 32"),
     (["eval", "--rescore", "nowhere", "--mode", "math"], "there is no nowhere"),
     (["eval", "--compare", "nowhere", "nowhere"], "there is no nowhere"),
+    (["eval", "--compare", "a", "b", "--data", "DATA"], "--compare does not read --data"),
+    (["eval", "--compare", "a", "b", "-k", "32"], "--compare does not read -k"),
+    (["eval", "some/model", "--compare", "a", "b"], "--compare does not read some/model"),
+    (["eval", "--rescore", "a", "--mode", "math", "--seed", "1"], "--rescore does not read --seed"),
+    (["eval", "some/model", "--rescore", "a", "--mode", "math"], "--rescore reads no some/model"),
+    (["eval", "--rescore", "a", "--mode", "math", "data.split=x"], "--rescore reads no data.split=x"),
+    (["eval", "some/model", "--common"], "--common is read by --compare alone"),
 ]
 
 

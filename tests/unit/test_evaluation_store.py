@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from dapo_cli.config.schema import StrictBoxedReward
 from dapo_cli.data.questions import Message, Question
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.compare import compare
 from dapo_cli.evaluation.records import Problem, Sample, judged_rows, problem_scores
+from dapo_cli.evaluation.rescore import rescore
 from dapo_cli.evaluation.results import csv_bytes, problem_row
 from dapo_cli.evaluation.session import unfinished_batches
 from dapo_cli.evaluation.store import EvaluationFolder, read_generations
@@ -151,3 +153,13 @@ def unfinished(path):
 def test_rows_are_plain_json(folder):
     row = json.loads(folder.generations_file.read_bytes().splitlines()[0])  # U+2028 ends no line of JSONL
     assert (row["question"], row["prompt"], row["outcome"], row["extracted"]) == ("a?", "a?\n", "right", "4")
+
+
+def test_an_unfinished_evaluation_and_one_being_written_are_not_rescored(folder):
+    manifest = {key: {} for key in ("recipe", "model", "code", "packages", "resumes")} | {"data": [{"prompts": 4}]}
+    folder.manifest_file.write_text(json.dumps(manifest | {"recipe": {"k": 2}}))
+    with pytest.raises(UserError, match="holds 3 whole problems of 4; go on with the evaluation first"):
+        rescore(folder.path, StrictBoxedReward())
+    with folder.lock(), pytest.raises(UserError, match=r"^-o=.*in use by process .*another -o"):
+        rescore(folder.path, StrictBoxedReward())
+    assert not list(folder.path.glob("*strict_boxed*"))

@@ -82,6 +82,11 @@ class EvaluationFolder:
                 write_atomically(self.patch_file, patch)
         write_atomically(self.manifest_file, json_document(manifest))
 
+    def record_not_sent(self, names: Sequence[str]) -> None:
+        """Write down which settings a server refused to hear of, and so has as it likes."""
+        if names and (manifest := self.read_manifest()).get("not_sent") != list(names):
+            write_atomically(self.manifest_file, json_document({**manifest, "not_sent": names}))
+
     def read_manifest(self) -> Manifest:
         try:
             manifest = json.loads(self.manifest_file.read_bytes())

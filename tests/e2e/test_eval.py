@@ -219,7 +219,9 @@ def test_a_server_s_model_is_evaluated_alike_and_goes_on_where_it_stopped(tmp_pa
         server.failures = [400]
         refused = run(*arguments, "-o", tmp_path / "part")
         assert refused.returncode == 2 and "refuses with 400" in refused.stderr
+        server.unknown = {"top_k"}
         assert run(*arguments, "-o", tmp_path / "part").returncode == 0
+        assert results(tmp_path / "part", "manifest.json")["not_sent"] == ["top_k", "min_p", "repetition_penalty"]
         assert_same(tmp_path / "whole", tmp_path / "part")
         bodies = [body for _, _, body in server.requests]
         assert {body["model"] for body in bodies} == {"some/model"}

@@ -108,7 +108,8 @@ def test_two_evaluations_are_identical_and_another_seed_is_not(reference, data, 
     )
     assert found["difference"] == pytest.approx(difference)
     assert len(found["won"]) + len(found["lost"]) + found["tied"] == 30
-    assert "B won" in run("eval", "--compare", reference, tmp_path / "other").stdout
+    shown = run("eval", "--compare", reference, tmp_path / "other").stdout
+    assert "B won" in shown and shown.startswith("differs: seed: 0 in A, 1 in B")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

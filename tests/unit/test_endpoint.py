@@ -102,7 +102,7 @@ def test_a_server_that_knows_no_such_names_is_asked_without_them(server, endpoin
     asked = len(server.requests)
     all_of(endpoint, CHATS[:1], UIDS[:1])
     assert len(server.requests) == asked + 1
-    with pytest.raises(UserError, match="refuses with 400.*top_k"):  # which is asked for
+    with pytest.raises(UserError, match=r"refuses with 400.*top_k"):  # which is asked for
         all_of(Endpoint(server.url, "m"), CHATS[:1], UIDS[:1], Draw(3, SamplingConfig(top_k=20), "0/eval"))
 
 
@@ -126,7 +126,7 @@ def test_a_reasoning_model_cut_before_its_answer_is_truncated(server, endpoint):
 def test_a_server_that_hangs_is_given_up(server, endpoint, monkeypatch):
     monkeypatch.setattr(module, "LONGEST_SILENCE_S", 0.02)
     server.delay_s = 0.2
-    with pytest.raises(UserError, match="no answer in 2 tries, the last time silent for .* are stored"):
+    with pytest.raises(UserError, match=r"no answer in 2 tries, the last time silent for .* are stored"):
         all_of(endpoint, CHATS[:1], UIDS[:1])
 
 

@@ -163,3 +163,20 @@ def test_an_unfinished_evaluation_and_one_being_written_are_not_rescored(folder)
     with folder.lock(), pytest.raises(UserError, match=r"^-o=.*in use by process .*another -o"):
         rescore(folder.path, StrictBoxedReward())
     assert not list(folder.path.glob("*strict_boxed*"))
+
+
+def test_a_comparison_says_what_was_measured_otherwise(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, recipe in zip(folders, ({"mode": "math", "k": 4}, {"mode": "authors", "k": 4, "seed": 1}), strict=True):
+        folder.mkdir()
+        table(folder / "problems.csv", {"p": 1, "q": 2})
+        manifest = {key: {} for key in ("data", "model", "code", "packages", "resumes")} | {"recipe": recipe}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    said = ["mode: math in A, authors in B", "seed: not there in A, 1 in B"]
+    assert compare(*folders, common=False).settings == said
+    assert compare(folders[0], folders[0], common=False).settings == []
+    rescored = table(folders[1] / "problems.math.csv", {"p": 1, "q": 2})
+    (folders[1] / "results.math.json").write_text('{"mode": "math"}')
+    assert compare(folders[0], rescored, common=False).settings == said[1:]
+    (folders[1] / "manifest.json").unlink()
+    assert "no manifest.json beside" in compare(*folders, common=False).settings[0]

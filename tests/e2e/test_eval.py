@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from dapo_cli.cli.app import run as run_command
 from dapo_cli.data.arithmetic import problems
@@ -198,6 +199,11 @@ def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path)
     assert single.returncode == 0, single.stderr
     assert_same_generations(tmp_path / "two", tmp_path / "curve" / "step_000002")
     assert "there are 2, 3" in run("eval", folder, "--step", "1").stderr
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    recipe["eval"]["sampling"]["top_k"] = 2  # which is no option of dapo eval
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    cut = run("eval", folder, "--limit", "1", *own, tmp_path / "cut")
+    assert cut.returncode == 0 and results(tmp_path / "cut")["top_k"] == 2, cut.stderr
 
 
 ARITHMETIC = ["data.held_out=true", "data.prompts=8", "data.max_prompt_tokens=32"]

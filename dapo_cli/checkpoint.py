@@ -57,12 +57,12 @@ class Checkpoints:
                 lambda: (folder / "state.json").write_text(json.dumps(_state(step, files, sampler_state)))
             )
 
-        write_folder_atomically(self._path(step), write, self.world)
+        write_folder_atomically(self.path(step), write, self.world)
         self.world.on_main(self._prune)
 
     def _prune(self) -> None:
         for old in self.steps()[: -self.keep]:
-            shutil.rmtree(self._path(old))
+            shutil.rmtree(self.path(old))
 
     def restore(self, learner: Learner, sampler: Sampler) -> int:
         """Load the newest checkpoint; returns its step, 0 where there is none. Collective: every rank must call."""
@@ -89,7 +89,7 @@ class Checkpoints:
     def _checked(self, step: int) -> tuple[Path, dict[str, Any]]:
         """The folder of a checkpoint and its state, whose files are as they were written; UserError where not.
         Collective: every rank must call."""
-        folder = self._path(step)
+        folder = self.path(step)
         try:
             state = json.loads((folder / "state.json").read_text())
             hashes = self.world.spread(list(state["files"]), lambda own: [file_sha256(folder / name) for name in own])
@@ -103,7 +103,7 @@ class Checkpoints:
                 "Remove this folder to resume from the checkpoint before it."
             ) from error
 
-    def _path(self, step: int) -> Path:
+    def path(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
 
 

@@ -87,11 +87,20 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`extracted` is the answer read from the completion (None where none was stated), `rule` how it was found."""
+    """`extracted` is the answer read from the completion (None where none was stated), `rule` how it was found, or how
+    verification failed."""
 
     outcome: Outcome
     extracted: str | None
     rule: str
+
+    @property
+    def tells_answer(self) -> bool:
+        """Whether `extracted` says what was stated: neither a failed verdict does, nor a function's bare bool."""
+        return self.outcome is not Outcome.FAILED and self.rule != BARE_BOOL
+
+
+BARE_BOOL = "function"  # rule of a verdict that a user's function gave as a bool
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """The commands of `dapo` and their options. Bodies import what they need, so that help and completion stay fast and
 load no torch."""
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -224,12 +223,10 @@ def verify(
     from dapo_cli.data.responses import Columns
 
     columns = Columns(response_column, answer_column, prompt_column, label_column)
-    limits: dict[str, Any] = {"workers": workers if workers is not None else len(os.sched_getaffinity(0))}
-    if timeout_s is not None:
-        limits["timeout_s"] = timeout_s
-    if memory_limit_mib is not None:
-        limits["memory_limit_mib"] = memory_limit_mib or None
-    run_verification(file, mode or ["math"], columns, limits, out, differences)
+    memory = "null" if memory_limit_mib == 0 else memory_limit_mib
+    limits = {"workers": workers, "timeout_s": timeout_s, "memory_limit_mib": memory}
+    overrides = [f"reward.{key}={value}" for key, value in limits.items() if value is not None]
+    run_verification(file, mode or ["math"], columns, overrides, out, differences)
 
 
 app.command("eval")(evaluate)

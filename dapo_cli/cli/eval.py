@@ -1,7 +1,6 @@
 """`dapo eval`: evaluate models and checkpoints, judge stored generations anew, compare two evaluations."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dapo_cli.cli.eval_tables import comparison_table, curve_table, figures_table, parts_table, rescored_table
 from dapo_cli.cli.train import set_threads
-from dapo_cli.cli.verify import reward_config
-from dapo_cli.config.schema import Instruction, Precision, RewardConfig
+from dapo_cli.config.schema import Instruction, Precision
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.options import Options
@@ -57,13 +55,11 @@ def evaluate(options: Options, as_json: bool) -> None:
     Raises UserError before any weight is loaded for whatever is wrong with model, data, settings or folder.
     """
     set_threads(None)
-    options.check()
-    reward = _reward(options.mode, options.of_section("reward")) if options.mode else None
 
     from dapo_cli.evaluation.plan import make_plan
     from dapo_cli.evaluation.session import carry_out
 
-    plan = make_plan(options, reward)
+    plan = make_plan(options)
     for note in plan.notes():
         print(f"note: {note}", file=sys.stderr)
     try:
@@ -85,10 +81,11 @@ def rescore(path: Path, modes: Sequence[str], overrides: Sequence[str], as_json:
     from rich.console import Console
 
     from dapo_cli.evaluation.rescore import rescore as judge_anew
+    from dapo_cli.reward.modes import reward_of
 
     if not modes:
         raise UserError("--rescore needs --mode: math, authors, strict_boxed, or your own FILE.py[:FUNCTION]")
-    rewards = [_reward(mode, overrides) for mode in modes]
+    rewards = [reward_of(mode, overrides) for mode in modes]
     found = []
     for reward in rewards:
         with _progress() as tell:
@@ -121,18 +118,6 @@ def compare(a: Path, b: Path, common: bool, as_json: bool) -> None:
     console = Console()
     for part in comparison_table(found):
         console.print(part)
-
-
-def _reward(mode: str, overrides: Sequence[str]) -> RewardConfig:
-    """The verifier of a --mode, on all CPUs; `reward.KEY=VALUE` are laid over."""
-    from dapo_cli.config.load import load_section
-
-    limits: dict[str, Any] = {"workers": len(os.sched_getaffinity(0))}
-    if overrides:
-        given = load_section("reward", "math", overrides)  # whose keys every verifier has
-        keys = [text.partition("=")[0].removeprefix("reward.") for text in overrides]
-        limits |= {key: getattr(given, key) for key in keys}
-    return reward_config(mode, limits)
 
 
 def _name(task: "Task") -> str:

@@ -5,8 +5,14 @@ from typing import Annotated
 
 import typer
 
+from dapo_cli.errors import UserError
+
+COMPARE_READS = {"compare", "common", "as_json"}
+RESCORE_READS = {"rescore", "mode", "as_json", "model", "overrides"}  # `model` is the first KEY=VALUE there
+
 
 def evaluate(
+    ctx: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL_OR_RUN", help="Hugging Face folder, hub id, shipped:NAME, or a run folder."),
@@ -89,13 +95,19 @@ def evaluate(
     """
     from dapo_cli.cli import eval as run
 
-    texts = [text for text in (model, *(overrides or [])) if text is not None and "=" in text]
     if compare is not None:
+        _refuse_unread(ctx, "--compare", COMPARE_READS)
         run.compare(*compare, common, as_json)
         return
     if rescore is not None:
+        _refuse_unread(ctx, "--rescore", RESCORE_READS)
+        texts = [text for text in (model, *(overrides or [])) if text is not None]
+        if other := [text for text in texts if "=" not in text or not text.startswith("reward.")]:
+            raise UserError(f"--rescore reads no {other[0]}: only reward.KEY=VALUE; leave it out")
         run.rescore(rescore, mode or [], texts, as_json)
         return
+    if common:
+        raise UserError("--common is read by --compare alone; leave it out")
     run.evaluate(
         run.options_of(
             model,
@@ -120,3 +132,12 @@ def evaluate(
         ),
         as_json,
     )
+
+
+def _refuse_unread(ctx: typer.Context, way: str, read: set[str]) -> None:
+    """Raises UserError for what was given on the command line and is not among what this `way` reads."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name not in read and source is not None and source.name == "COMMANDLINE":
+            name = parameter.opts[0] if parameter.param_type_name == "option" else ctx.params[str(parameter.name)]
+            raise UserError(f"{way} does not read {name}; leave it out")

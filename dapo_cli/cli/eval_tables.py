@@ -68,13 +68,14 @@ def rescored_table(found: "Sequence[Rescored]") -> Table:
 
 
 def comparison_table(found: "Comparison") -> list[Any]:
-    """The difference in words and figures, then the problems that make it."""
+    """What was measured otherwise, the difference in words and figures, then the problems that make it."""
     interval = "" if found.low is None else f"  [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"  # type: ignore[operator]
     table = _table(f"{found.problems:,} problems", "avg@k", "k")
     table.add_row(Text(f"A {found.a}"), f"{found.mean_a:.1%}", str(found.samples[0]))
     table.add_row(Text(f"B {found.b}"), f"{found.mean_b:.1%}", str(found.samples[1]))
     table.add_row("B - A, in points", f"{100 * found.difference:+.1f}{interval}", "")
-    parts: list[Any] = [table, _verdict(found)]
+    parts: list[Any] = [Text(f"differs: {line}") for line in found.settings]
+    parts += [table, _verdict(found)]
     if found.only_a or found.only_b:
         parts.append(f"left out: {found.only_a:,} problems only in A, {found.only_b:,} only in B")
     parts += [_pairs(name, pairs) for name, pairs in (("won by B", found.won), ("lost by B", found.lost)) if pairs]

@@ -6,18 +6,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from dapo_cli.config.schema import OPTIONS, PythonReward, RewardConfig
-from dapo_cli.config.suggest import hint
-from dapo_cli.config.validate import reward_problems
+from dapo_cli.config.schema import RewardConfig
 from dapo_cli.data.responses import Columns, Response, ResponseFile
 from dapo_cli.errors import UserError
-from dapo_cli.reward.modes import build_verifier
+from dapo_cli.reward.modes import build_verifier, reward_of
 from dapo_cli.reward.pool import VerifierPool
 from dapo_cli.reward.worker_handle import TimedVerdict
 from dapo_cli.tracking.files import json_line
@@ -57,13 +55,13 @@ def verify(
     file: str,
     modes: Sequence[str],
     columns: Columns,
-    limits: dict[str, Any],
+    overrides: Sequence[str],
     out: Path | None,
     differences_shown: int,
 ) -> None:
     """Judge every row of `file` by each of `modes`; the first one's verdicts go to `out`, a line a row.
 
-    `limits` are values of a recipe's reward section.
+    `overrides` are `reward.KEY=VALUE`, as in a recipe.
 
     Raises UserError before anything is judged, for a file with rows that cannot be used, a mode or an `out` that cannot
     serve.
@@ -71,7 +69,7 @@ def verify(
     from rich.console import Console
 
     modes = list(dict.fromkeys(modes))
-    configs = [reward_config(mode, limits) for mode in modes]
+    configs = [reward_of(mode, overrides) for mode in modes]
     responses = ResponseFile(Path(file).expanduser(), columns)
     rows = responses.check()
     tallies = [Tally() for _ in modes]
@@ -97,25 +95,6 @@ def verify(
         _print_differences(console, modes, num_different, shown, responses.unit)
     if out:
         print(f"{rows:,} verdicts of {modes[0]} in {out}")
-
-
-def reward_config(mode: str, limits: dict[str, Any]) -> RewardConfig:
-    """A mode is an option of the recipes' reward section, or a Python file: `my_reward.py`, `my_reward.py:verify`."""
-    path, colon, function = mode.rpartition(".py")
-    if colon and (not function or function.startswith(":")):
-        config: RewardConfig = PythonReward(path=f"{path}.py", function=function[1:] or "verify")
-    else:
-        named = {name: option for name, option in OPTIONS["reward"].items() if option is not PythonReward}
-        if mode not in named:
-            raise UserError(
-                f"--mode {mode}: no such mode{hint(mode, list(named))}; the modes are {', '.join(named)}, and "
-                "FILE.py or FILE.py:FUNCTION for your own"
-            )
-        config = named[mode]()
-    config = replace(config, **limits)
-    if problems := reward_problems(config):
-        raise UserError("\n".join(problems))
-    return config
 
 
 @contextmanager

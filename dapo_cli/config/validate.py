@@ -14,7 +14,6 @@ from dapo_cli.config.schema import (
     PretrainedModel,
     RatioLevel,
     Recipe,
-    RewardConfig,
     SingleLearner,
     Surplus,
     Surrogate,
@@ -42,11 +41,6 @@ def problems(recipe: Recipe) -> list[str]:
 def section_problems(section: Any, name: str) -> list[str]:
     """The ranges of a section by itself; `name` is its place in a recipe."""
     return list(value_problems(section, f"{name}."))
-
-
-def reward_problems(reward: RewardConfig) -> list[str]:
-    """The same for a reward section by itself."""
-    return section_problems(reward, "reward")
 
 
 def _objective_rules(recipe: Recipe) -> Iterator[str]:

@@ -1,12 +1,16 @@
 """Two evaluations over the same problems: the paired difference of avg@k."""
 
 import csv
+import json
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
+from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import bootstrap_intervals
+from dapo_cli.evaluation.store import EvaluationFolder
+from dapo_cli.tracking.manifest import ABSENT, leaves, shown
 
 NAMED = 5  # uids in a message
 
@@ -25,7 +29,7 @@ class Pair:
 class Comparison:
     """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems (None
     for one problem). `won` are the problems that B solves more often than A, most first; `lost` the others, most
-    first. `only_a` and `only_b` count problems that were left out."""
+    first. `only_a` and `only_b` count problems that were left out; `settings` says what was measured otherwise."""
 
     a: str
     b: str
@@ -41,9 +45,10 @@ class Comparison:
     tied: int
     only_a: int
     only_b: int
+    settings: list[str]
 
 
-def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
+def compare(a: Path, b: Path, *, common: bool) -> Comparison:
     """`a` and `b` are folders of evaluations, or problems.csv files. Pairing takes out how hard each problem is, which
     two separate intervals both contain.
 
@@ -66,14 +71,14 @@ def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
         raise UserError(f"--compare: {a} and {b} have no problem in common")
     pairs = [Pair(uid, first[uid]["question"], _rate(first[uid]), _rate(second[uid])) for uid in shared]
     differences = [pair.b - pair.a for pair in pairs]
-    interval = bootstrap_intervals({"difference": differences}, seed)["difference"] or (None, None)
+    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] or (None, None)
     ranked = sorted(pairs, key=lambda pair: pair.a - pair.b)
     won = [pair for pair in ranked if pair.b > pair.a]
     lost = [pair for pair in reversed(ranked) if pair.b < pair.a]
     return Comparison(
         a=str(a),
         b=str(b),
-        samples=(int(first[shared[0]]["samples"]), int(second[shared[0]]["samples"])),
+        samples=(int(first[shared[0]]["num_samples"]), int(second[shared[0]]["num_samples"])),
         problems=len(pairs),
         mean_a=fsum(pair.a for pair in pairs) / len(pairs),
         mean_b=fsum(pair.b for pair in pairs) / len(pairs),
@@ -85,11 +90,39 @@ def compare(a: Path, b: Path, *, common: bool, seed: int = 0) -> Comparison:
         tied=len(pairs) - len(won) - len(lost),
         only_a=len(only_a),
         only_b=len(only_b),
+        settings=_different_settings(a, b),
     )
 
 
+def _different_settings(a: Path, b: Path) -> list[str]:
+    """A line for each setting of the two manifests that differs, or that one of them is missing."""
+    ours, theirs = _settings(a), _settings(b)
+    if ours is None or theirs is None:
+        return [f"no manifest.json beside {a if ours is None else b}: whether the settings are the same is not known"]
+    return [
+        f"{key}: {shown(ours.get(key, ABSENT))} in A, {shown(theirs.get(key, ABSENT))} in B"
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key, ABSENT) != theirs.get(key, ABSENT)
+    ]
+
+
+def _settings(path: Path) -> dict[str, Any] | None:
+    """Of an evaluation, and of one that was rescored: its mode is that of the table."""
+    folder = EvaluationFolder(path if path.is_dir() else path.parent)
+    if not folder.manifest_file.exists():
+        return None
+    manifest = folder.read_manifest()
+    settings = dict(leaves(manifest["recipe"], ""))
+    table = path if path.is_file() else folder.problems_file
+    results = table.with_name(table.name.replace("problems.", "results.")).with_suffix(".json")
+    if results.exists() and results != folder.results_file:
+        settings = {key: value for key, value in settings.items() if not key.startswith("reward.")}
+        settings["mode"] = json.loads(results.read_bytes())["mode"]
+    return settings | {"not_sent": manifest.get("not_sent")}
+
+
 def _rate(row: dict[str, str]) -> float:
-    return int(row["right"]) / int(row["samples"])
+    return int(row["num_right"]) / int(row["num_samples"])
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:

@@ -18,7 +18,12 @@ CONCURRENT = 32  # requests at a time: enough for a server to batch, few enough 
 TRIES = 6  # of one request: over about a minute
 FIRST_WAIT_S = 1.0  # doubled after each try
 LONGEST_WAIT_S = 60.0
+LONGEST_SILENCE_S = 3600.0  # of one request, which a server answers as a whole
+SILENT_TRIES = 2
 TOO_MANY = 429
+NOT_UNDERSTOOD = (400, 422)
+NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What changes no distribution. Sent, since vLLM fills what a request lacks from the model's generation_config."""
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 Chat = list[dict[str, str]]
@@ -38,6 +43,7 @@ class Endpoint:
         key = os.environ.get(KEY_VARIABLE)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._loop = asyncio.new_event_loop()
+        self.not_sent: tuple[str, ...] = ()
 
     def generate(
         self, prompts: Sequence[Chat | str], uids: Sequence[str], draw: Draw
@@ -75,7 +81,7 @@ class Endpoint:
     def _client(self) -> httpx.AsyncClient:
         host = urlsplit(self.base).hostname
         return httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=10.0),  # a completion takes as long as it takes
+            timeout=httpx.Timeout(LONGEST_SILENCE_S, connect=10.0, pool=None),
             headers=self._headers,
             trust_env=host not in ("localhost", "127.0.0.1", "::1"),  # no proxy stands between a machine and itself
         )
@@ -89,7 +95,7 @@ class Endpoint:
             try:
                 samples += _read(answer, chat=not isinstance(prompt, str))[:missing]
             except (LookupError, TypeError, ValueError) as error:
-                said = f"an answer without completions ({error!r}): {answer!r:.200}"
+                said = f"an answer that cannot be judged ({error}): {answer!r:.200}"
                 raise UserError(f"--engine {self.base}: {said}") from error
         return samples
 
@@ -105,26 +111,35 @@ class Endpoint:
             "top_p": draw.sampling.top_p,
             "max_tokens": draw.sampling.max_tokens,
         }
-        said = ""
+        said, silent, extra = "", 0, {**NEUTRAL, "top_k": draw.sampling.top_k or NEUTRAL["top_k"]}
         for attempt in range(TRIES):
             pause = self._first_wait_s * 2**attempt
+            sent = {name: value for name, value in extra.items() if name not in self.not_sent}
             try:
-                response = await client.post(url, json=body)
+                response = await client.post(url, json=body | sent)
                 if response.is_success:
                     return response.json()
                 said = f"{response.status_code}: {response.text[:300]}"
+                unknown = response.status_code in NOT_UNDERSTOOD and any(name in response.text for name in sent)
+                if unknown and (neutral := [name for name, value in sent.items() if value == NEUTRAL[name]]):
+                    self.not_sent = tuple(neutral)
+                    continue
                 if response.status_code != TOO_MANY and not response.is_server_error:
                     raise UserError(f"--engine {url} refuses with {said}")
                 pause = max(pause, _asked_to_wait(response))
             except httpx.InvalidURL as error:
                 raise UserError(f"--engine {self.base}: no address ({error}); write http://HOST:PORT") from error
+            except httpx.ReadTimeout:
+                said, silent = f"silent for {LONGEST_SILENCE_S:.0f} s", silent + 1
+                if silent == SILENT_TRIES:
+                    break
             except (httpx.TransportError, ValueError) as error:  # ValueError: not JSON
                 said = str(error) or type(error).__name__
             if attempt + 1 < TRIES:
                 await asyncio.sleep(min(pause, LONGEST_WAIT_S))
         raise UserError(
-            f"--engine {url}: no answer in {TRIES} tries, the last time {said}; see to the server: the same command "
-            "goes on"
+            f"--engine {url}: no answer in {attempt + 1} tries, the last time {said}; see to the server: the problems "
+            "that were finished are stored, and the same command goes on"
         )
 
 
@@ -140,8 +155,13 @@ def _read(answer: Any, *, chat: bool) -> list[Sample]:
     if not choices:
         raise ValueError("no choices")
     tokens = answer["usage"]["completion_tokens"] / len(choices)
-    texts = [choice["message"]["content"] or "" if chat else choice["text"] for choice in choices]
-    return [
-        Sample(text, Finish.LENGTH if choice["finish_reason"] == "length" else Finish.STOP, tokens)
-        for choice, text in zip(choices, texts, strict=True)
-    ]
+    return [_sample(choice, choice["message"]["content"] if chat else choice["text"], tokens) for choice in choices]
+
+
+def _sample(choice: dict[str, Any], text: str | None, tokens: float) -> Sample:
+    """Raises ValueError for what is no completion of the model: a filtered one, a call of a tool, a missing text. A
+    reasoning model that is cut before its answer begins has none, and was truncated."""
+    finish = Finish(choice["finish_reason"])
+    if text is None and finish is not Finish.LENGTH:
+        raise ValueError("a completion without content: start the server without a parser of reasoning or tools")
+    return Sample(text or "", finish, tokens)

@@ -36,6 +36,11 @@ class Generator(Protocol):
     batches, since a completion depends on its batch through float rounding. 1 where a batch is not the caller's to
     choose."""
 
+    @property
+    def not_sent(self) -> Sequence[str]:
+        """Settings of the draw that a server does not know, and which stay as it has them; known after generating."""
+        ...
+
     def load(self, step: int | None) -> None:
         """Take over the weights of a checkpoint; None keeps the model's own."""
         ...
@@ -49,6 +54,8 @@ class Generator(Protocol):
 
 class LocalGenerator:
     """An engine that training has, too."""
+
+    not_sent: Sequence[str] = ()
 
     def __init__(self, engine: RolloutEngine, subject: Subject, together: int) -> None:
         self.together = together
@@ -78,6 +85,10 @@ class RemoteGenerator:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+
+    @property
+    def not_sent(self) -> Sequence[str]:
+        return self._endpoint.not_sent
 
     def load(self, step: int | None) -> None:
         """It has its weights."""

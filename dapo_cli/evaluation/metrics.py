@@ -99,7 +99,7 @@ def top_voted(votes: Sequence[AnswerClass | None]) -> list[AnswerClass]:
 
 
 def bootstrap_intervals(
-    columns: Mapping[str, Sequence[float]], seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    columns: Mapping[str, Sequence[float]], seed: int, resamples: int = RESAMPLES
 ) -> dict[str, tuple[float, float] | None]:
     """(low, high) of the mean of each column, whose values belong to the same problems in the same order: the
     percentiles of its mean over problems drawn with replacement. None of fewer than two problems, which show no spread.
@@ -118,7 +118,7 @@ def bootstrap_intervals(
         drawn_RP = rng.integers(0, problems, (stop - start, problems), dtype=np.int32)
         for name, values_P in arrays.items():
             means[name][start:stop] = values_P[drawn_RP].mean(axis=1)
-    bounds = {name: np.quantile(found, ((1 - level) / 2, (1 + level) / 2)) for name, found in means.items()}
+    bounds = {name: np.quantile(found, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)) for name, found in means.items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 

@@ -1,13 +1,11 @@
 """All that `dapo eval` is going to do, checked before any weight is loaded: its evaluations and their folders."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.config.load import load_recipe, load_section
 from dapo_cli.config.schema import (
     Precision,
     PythonReward,
@@ -22,7 +20,7 @@ from dapo_cli.evaluation.engines import compute_dtype, rollout_section
 from dapo_cli.evaluation.options import SERVER, TRANSFORMERS, VLLM, Draw, Options
 from dapo_cli.evaluation.store import EvaluationFolder
 from dapo_cli.evaluation.subject import Subject, open_subject
-from dapo_cli.reward.modes import mode_name
+from dapo_cli.reward.modes import mode_name, reward_of
 from dapo_cli.reward.user_function import UserFunction, read_user_function
 from dapo_cli.tracking.files import json_line
 from dapo_cli.tracking.manifest import Manifest, build_manifest, without_paths
@@ -83,11 +81,11 @@ class Plan:
         return list(dict.fromkeys(found))
 
 
-def make_plan(options: Options, reward: RewardConfig | None) -> Plan:
-    """`reward` None takes that of the run, or the math verifier. Raises UserError for whatever cannot serve."""
+def make_plan(options: Options) -> Plan:
+    """Raises UserError for whatever cannot serve."""
     options.check()
     subject = open_subject(options)
-    reward = reward or _own_reward(options, subject)
+    reward = reward_of(options.mode, options.of_section("reward"), subject.run.recipe_file if subject.run else None)
     function = read_user_function(reward.path, reward.function) if isinstance(reward, PythonReward) else None
     rollout, dtype, code = rollout_section(options, subject), compute_dtype(options, subject), read_code()
     fixed = _engine_settings(rollout, dtype) | _reward_settings(reward)
@@ -100,7 +98,9 @@ def make_plan(options: Options, reward: RewardConfig | None) -> Plan:
         records = [data.record, *_function_records(function)]
         root = roots[data.name] = _root(options, subject, data.name, [settings, *records], alone=len(sets) == 1)
         for step in subject.steps:
-            folder = root / f"step_{step:06d}" if options.all_checkpoints else root
+            folder = root
+            if options.all_checkpoints and step is not None:
+                folder = root / subject.checkpoints.path(step).name
             manifest = build_manifest(
                 recipe=settings,
                 origins={},
@@ -111,14 +111,6 @@ def make_plan(options: Options, reward: RewardConfig | None) -> Plan:
             )
             tasks.append(Task(data, step, draw, options.max_tokens, EvaluationFolder(folder), manifest))
     return Plan(options, subject, reward, function, rollout, dtype, code, tasks, roots)
-
-
-def _own_reward(options: Options, subject: Subject) -> RewardConfig:
-    """The run's verifier, or the math verifier on all CPUs; `reward.KEY=VALUE` are laid over."""
-    overrides = options.of_section("reward")
-    if subject.run is not None:
-        return load_recipe(str(subject.run.recipe_file), overrides).recipe.reward
-    return load_section("reward", "math", [f"reward.workers={len(os.sched_getaffinity(0))}", *overrides])
 
 
 def _draw(data: DataSet, options: Options, subject: Subject) -> Draw:
@@ -132,7 +124,8 @@ def _draw(data: DataSet, options: Options, subject: Subject) -> Draw:
                 f"--data {data.name}: its longest prompt has {data.longest_prompt} tokens, and the model's context is "
                 f"{context}: leave such prompts out by data.max_prompt_tokens={context // 2}, or take another model"
             )
-    sampling = SamplingConfig(temperature=options.temperature, top_p=options.top_p, max_tokens=tokens)
+    top_k = subject.recipe.eval.sampling.top_k if subject.recipe else 0  # no option of its own
+    sampling = SamplingConfig(options.temperature, options.top_p, top_k, tokens)
     return Draw(options.samples, sampling, f"{options.seed}/eval")
 
 

@@ -1,15 +1,13 @@
 """A judged completion as one row of generations.jsonl, and the rows of a problem as its score."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from dapo_cli.data.questions import Question
 from dapo_cli.evaluation.metrics import AnswerClass, ProblemScore, consensus, top_voted
 from dapo_cli.evaluation.votes import Same, Vote, answer_classes
 from dapo_cli.types import Case, Finish, Outcome, Prompt, Verdict
-
-FUNCTION_RULE = "function"  # of a user's verifier that returns a bool, and so tells no answer
 
 
 class Problem(NamedTuple):
@@ -50,6 +48,13 @@ class Generation:
     @property
     def case(self) -> Case:
         return Case(self.prompt, self.text, self.answer)
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(Outcome(self.outcome), self.extracted, self.rule)
+
+    def with_verdict(self, verdict: Verdict) -> "Generation":
+        return replace(self, outcome=verdict.outcome.value, extracted=verdict.extracted, rule=verdict.rule)
 
     def to_row(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,18 +98,16 @@ def judged_rows(problem: Problem, samples: Sequence[Sample], verdicts: Sequence[
 def problem_scores(problems: Sequence[Sequence[Generation]], same: Same) -> list[ProblemScore]:
     """One score a problem, in order. Without any answer told (a user's function that returns bools) there is neither
     cons@k nor a share without answer."""
-    tells = any(row.rule != FUNCTION_RULE for rows in problems for row in rows)
-    votes = [[Vote(row.extracted, row.outcome == Outcome.RIGHT.value) for row in rows] for rows in problems]
+    tells = any(row.verdict.tells_answer for rows in problems for row in rows)
+    votes = [[Vote(row.extracted, row.verdict.outcome is Outcome.RIGHT) for row in rows] for rows in problems]
     classes: list[list[AnswerClass | None]] = answer_classes(votes, same) if tells else [[] for _ in problems]
     return [_score(rows, found if tells else None) for rows, found in zip(problems, classes, strict=True)]
 
 
 def _score(rows: Sequence[Generation], classes: Sequence[AnswerClass | None] | None) -> ProblemScore:
     first = rows[0]
-    outcomes = [Outcome(row.outcome) for row in rows]
-    unstated = sum(
-        row.extracted is None and outcome is not Outcome.FAILED for row, outcome in zip(rows, outcomes, strict=True)
-    )
+    outcomes = [row.verdict.outcome for row in rows]
+    unstated = sum(row.extracted is None and row.verdict.tells_answer for row in rows)
     return ProblemScore(
         uid=first.uid,
         question=first.question,

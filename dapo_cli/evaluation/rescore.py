@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ from dapo_cli.evaluation.store import EvaluationFolder, Rows, read_generations
 from dapo_cli.evaluation.votes import equivalence
 from dapo_cli.reward.modes import build_verifier, mode_name
 from dapo_cli.tracking.files import json_line, write_atomically
-from dapo_cli.types import Verdict
 
 VERDICT_KEYS = ("uid", "sample_index", "outcome", "extracted", "rule")
 
 
 @dataclass(frozen=True)
 class Rescored:
-    """`before` are the stored results, None where the evaluation is not finished; `changed` counts completions by
+    """`before` are the stored results, None where there are generations alone; `changed` counts completions by
     (outcome before, outcome now) where they differ, out of `completions`; `files` are what was written."""
 
     before: dict[str, Any] | None
@@ -38,18 +37,29 @@ def rescore(
     """Judge the generations of an evaluation's folder, or of a generations file, by the verifier of `reward`.
 
     Verdicts, results and problems go beside them under names with the mode, so that those of the evaluation stay.
-    Raises UserError where there are no generations, or the verifier cannot serve.
+    Raises UserError where there are no generations, an evaluation that is not finished or is being written, or where
+    the verifier cannot serve.
     """
     file = path / "generations.jsonl" if path.is_dir() else path
     if not file.is_file():
         inside = sorted(str(each.parent) for each in path.rglob("generations.jsonl")) if path.is_dir() else []
         remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
         raise UserError(f"--rescore {path}: there is no {file.name}; {remedy}")
+    with EvaluationFolder(file.parent).lock():
+        return _rescored(file, reward, progress)
+
+
+def _rescored(file: Path, reward: RewardConfig, progress: Callable[[int, int], None]) -> Rescored:
     folder = EvaluationFolder(file.parent)
-    recipe = folder.read_manifest()["recipe"] if folder.manifest_file.exists() else {}
+    recipe, asked = dict[str, Any](), 1  # of generations alone
+    if folder.manifest_file.exists():
+        manifest = folder.read_manifest()
+        recipe, asked = manifest["recipe"], manifest["data"][0]["prompts"]
     problems = list(read_generations(file, recipe.get("k"))[0].values())
-    if not problems:
-        raise UserError(f"--rescore {file}: holds no whole problem yet; go on with the evaluation first")
+    if len(problems) < asked:
+        raise UserError(
+            f"--rescore {file}: holds {len(problems)} whole problems of {asked}; go on with the evaluation first"
+        )
     judged, mode = _judged(problems, reward, progress), mode_name(reward)
     with equivalence(reward) as same:
         scores = problem_scores(judged, same)
@@ -76,12 +86,8 @@ def _judged(problems: Sequence[Rows], reward: RewardConfig, progress: Callable[[
     with build_verifier(reward) as pool:
         pool.wait_until_ready()
         timed = pool.verify_timed([row.case for row in rows], lambda done: progress(done, len(rows)))
-    fresh = iter([_with(row, each.verdict) for row, each in zip(rows, timed, strict=True)])
+    fresh = iter([row.with_verdict(each.verdict) for row, each in zip(rows, timed, strict=True)])
     return [[next(fresh) for _ in own] for own in problems]
-
-
-def _with(row: Generation, verdict: Verdict) -> Generation:
-    return replace(row, outcome=verdict.outcome.value, extracted=verdict.extracted, rule=verdict.rule)
 
 
 def _verdict_line(row: Generation) -> bytes:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.evaluation.metrics import LEVEL, RESAMPLES, ProblemScore, figures, parts, pass_at, tries_of
+from dapo_cli.evaluation.metrics import LEVEL, RESAMPLES, ProblemScore, figures, parts, problem_figures
 from dapo_cli.tracking.files import json_document, jsonable, write_atomically
 
-CURVE_FILE = "curve.json"
-CURVE_TABLE = "curve.csv"
+CURVE_FILE = "curve.csv"
 QUESTION_CHARACTERS = 200  # of a question in problems.csv
 
 
@@ -33,26 +32,20 @@ def write_results(results: dict[str, Any], scores: Sequence[ProblemScore], resul
 
 
 def problem_row(score: ProblemScore) -> dict[str, Any]:
-    """A line of problems.csv."""
-    k = score.samples
-    row: dict[str, Any] = {
+    """A line of problems.csv: the problem's part of each figure by the figure's name, beside it counts."""
+    return {
         "uid": score.uid,
         "source": score.source,
         "subject": score.subject,
         "level": score.level,
-        "samples": k,
-        "right": score.right,
-        f"avg@{k}": score.rate,
-    }
-    row |= {f"pass@{tries}": pass_at(score.right, k, tries) for tries in tries_of(k)}
-    return row | {
-        f"cons@{k}": score.consensus,
+        **problem_figures(score),
+        "num_samples": score.samples,
+        "num_right": score.right,
+        "num_truncated": score.truncated,
+        "num_no_answer": score.no_answer,
+        "num_verifier_failed": score.failed,
         "voted": " | ".join(score.voted),
         "answer": score.answer,
-        "truncated": score.truncated,
-        "no_answer": score.no_answer,
-        "verifier_failed": score.failed,
-        "length_mean": sum(score.tokens) / k,
         "question": score.question[:QUESTION_CHARACTERS],
     }
 
@@ -72,14 +65,14 @@ def curve(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_curve(rows: list[dict[str, Any]], folder: Path) -> None:
-    write_atomically(folder / CURVE_TABLE, csv_bytes(rows))
-    write_atomically(folder / CURVE_FILE, json_document({"checkpoints": rows}))
+    write_atomically(folder / CURVE_FILE, csv_bytes(rows))
 
 
 def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
-    """A header and a line a row; None is empty."""
+    """A header and a line a row; None is empty, as is what another row has alone."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(jsonable(row) for row in rows)
     return text.getvalue().encode()

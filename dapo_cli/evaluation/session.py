@@ -76,6 +76,7 @@ def _complete(task: Task, known: dict[str, Rows], generator: Generator, pool: Ve
     def judge(asked: list[Problem], samples: list[list[Sample]]) -> list[Rows]:
         rows = judge_problems(asked, samples, pool)
         fresh = {each[0].uid: each for each in rows if each[0].uid not in known}
+        task.folder.record_not_sent(generator.not_sent)
         task.folder.append(fresh.values())
         known.update(fresh)
         progress(task, len(known))

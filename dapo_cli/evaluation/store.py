@@ -21,7 +21,7 @@ from dapo_cli.errors import UserError
 from dapo_cli.evaluation.records import Generation
 from dapo_cli.tracking.files import append_line, json_document, json_line, read_lines, write_atomically
 from dapo_cli.tracking.manifest import Manifest, differences, resumed
-from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.run_folder import hold_lock, make_folder
 
 Rows = list[Generation]
 MANIFEST_KEYS = ("recipe", "data", "model", "code", "packages", "resumes")
@@ -41,11 +41,9 @@ class EvaluationFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the one process that writes here. Raises UserError naming the one that does, or where none can write."""
-        try:
-            with RunFolder(self.path).lock():
-                yield
-        except UserError as error:  # in words of runs
-            raise UserError(str(error).replace("run.dir=", "-o ").replace("run.dir", "-o")) from error
+        make_folder(self.path, "-o")
+        with hold_lock(self.path / "lock", "-o"):
+            yield
 
     @property
     def begun(self) -> bool:
@@ -83,6 +81,11 @@ class EvaluationFolder:
             if patch:
                 write_atomically(self.patch_file, patch)
         write_atomically(self.manifest_file, json_document(manifest))
+
+    def record_not_sent(self, names: Sequence[str]) -> None:
+        """Write down which settings a server refused to hear of, and so has as it likes."""
+        if names and (manifest := self.read_manifest()).get("not_sent") != list(names):
+            write_atomically(self.manifest_file, json_document({**manifest, "not_sent": names}))
 
     def read_manifest(self) -> Manifest:
         try:

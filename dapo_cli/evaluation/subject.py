@@ -46,7 +46,7 @@ class Subject:
             return {"served_as": self.served_as}
         if self.run is None or step is None:
             return self.pretrained.record
-        state = self.run.checkpoints / f"step_{step:06d}" / "state.json"  # it holds the hashes of all other files
+        state = self.checkpoints.path(step) / "state.json"  # it holds the hashes of all other files
         return {**self.pretrained.record, "step": step, "checkpoint_sha256": file_sha256(state)}
 
     def weights(self, step: int) -> Iterator[tuple[str, Tensor]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dapo_cli.config.schema import MathReward, RewardConfig
 from dapo_cli.evaluation.metrics import AnswerClass
 from dapo_cli.reward import math_verifier
+from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.pool import VerifierPool
 from dapo_cli.types import Case, Outcome, Verdict
 
@@ -70,14 +71,7 @@ class _SameByVerifier:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         if self._pool is None:
-            limit = self._config.memory_limit_mib
-            self._pool = VerifierPool(
-                same_answer,
-                workers=self._config.workers,
-                timeout_s=self._config.timeout_s,
-                warm_up=math_verifier.warm_up,
-                memory_limit_bytes=None if limit is None else limit << 20,
-            )
+            self._pool = build_verifier(self._config, same_answer)
         verdicts = self._pool.verify([Case("", given, reference) for given, reference in pairs])
         return [verdict.outcome is Outcome.RIGHT for verdict in verdicts]
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from dapo_cli.errors import UserError
-from dapo_cli.types import Outcome, Verdict
+from dapo_cli.types import BARE_BOOL, Outcome, Verdict
 
 MODULE = "dapo_reward"  # under which the file's module is known in a worker, for dataclasses and pickle
 
@@ -40,7 +40,7 @@ class UserFunction:
             result = result.item()
         if not isinstance(result, bool):
             raise TypeError(f"{self.name} in {self.path} returned {result!r:.80}: return True, False or a Verdict")
-        return Verdict(Outcome.RIGHT if result else Outcome.WRONG, None, "function")
+        return Verdict(Outcome.RIGHT if result else Outcome.WRONG, None, BARE_BOOL)
 
 
 def read_user_function(path: str, name: str) -> UserFunction:

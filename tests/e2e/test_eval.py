@@ -1,5 +1,6 @@
 """`dapo eval` as a user runs it: the shipped model, kills, a run's checkpoints, a server."""
 
+import csv
 import filecmp
 import io
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from dapo_cli.cli.app import run as run_command
 from dapo_cli.data.arithmetic import problems
@@ -107,7 +109,8 @@ def test_two_evaluations_are_identical_and_another_seed_is_not(reference, data, 
     )
     assert found["difference"] == pytest.approx(difference)
     assert len(found["won"]) + len(found["lost"]) + found["tied"] == 30
-    assert "B won" in run("eval", "--compare", reference, tmp_path / "other").stdout
+    shown = run("eval", "--compare", reference, tmp_path / "other").stdout
+    assert "B won" in shown and shown.startswith("differs: seed: 0 in A, 1 in B")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
@@ -183,11 +186,11 @@ def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path)
     done = run("eval", folder, "--all-checkpoints", *own, tmp_path / "curve")
     assert done.returncode == 0, done.stderr
     assert "step 2" in done.stdout and "step 3" in done.stdout
-    points = results(tmp_path / "curve", "curve.json")["checkpoints"]
+    points = list(csv.DictReader((tmp_path / "curve" / "curve.csv").read_text().splitlines()))
     evals = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points] == [2, 3]
-    assert points[1]["avg@1"] == evals[-1]["eval/accuracy"]
-    assert points[1]["length_mean"] == evals[-1]["eval/length_mean"]
+    assert [point["step"] for point in points] == ["2", "3"]
+    assert float(points[1]["avg@1"]) == evals[-1]["eval/accuracy"]
+    assert float(points[1]["length_mean"]) == evals[-1]["eval/length_mean"]
     export = run("eval", folder / "export", "--data", "arithmetic", *ARITHMETIC, *PLAIN, *own, tmp_path / "export")
     assert export.returncode == 0, export.stderr
     figures = results(tmp_path / "export")["figures"]
@@ -196,6 +199,11 @@ def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path)
     assert single.returncode == 0, single.stderr
     assert_same_generations(tmp_path / "two", tmp_path / "curve" / "step_000002")
     assert "there are 2, 3" in run("eval", folder, "--step", "1").stderr
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    recipe["eval"]["sampling"]["top_k"] = 2  # which is no option of dapo eval
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    cut = run("eval", folder, "--limit", "1", *own, tmp_path / "cut")
+    assert cut.returncode == 0 and results(tmp_path / "cut")["top_k"] == 2, cut.stderr
 
 
 ARITHMETIC = ["data.held_out=true", "data.prompts=8", "data.max_prompt_tokens=32"]
@@ -218,7 +226,9 @@ def test_a_server_s_model_is_evaluated_alike_and_goes_on_where_it_stopped(tmp_pa
         server.failures = [400]
         refused = run(*arguments, "-o", tmp_path / "part")
         assert refused.returncode == 2 and "refuses with 400" in refused.stderr
+        server.unknown = {"top_k"}
         assert run(*arguments, "-o", tmp_path / "part").returncode == 0
+        assert results(tmp_path / "part", "manifest.json")["not_sent"] == ["top_k", "min_p", "repetition_penalty"]
         assert_same(tmp_path / "whole", tmp_path / "part")
         bodies = [body for _, _, body in server.requests]
         assert {body["model"] for body in bodies} == {"some/model"}
@@ -254,6 +264,13 @@ REFUSED = [
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "rollout.max_batch_completions=2"], "is below -k 32"),
     (["eval", "--rescore", "nowhere", "--mode", "math"], "there is no nowhere"),
     (["eval", "--compare", "nowhere", "nowhere"], "there is no nowhere"),
+    (["eval", "--compare", "a", "b", "--data", "DATA"], "--compare does not read --data"),
+    (["eval", "--compare", "a", "b", "-k", "32"], "--compare does not read -k"),
+    (["eval", "some/model", "--compare", "a", "b"], "--compare does not read some/model"),
+    (["eval", "--rescore", "a", "--mode", "math", "--seed", "1"], "--rescore does not read --seed"),
+    (["eval", "some/model", "--rescore", "a", "--mode", "math"], "--rescore reads no some/model"),
+    (["eval", "--rescore", "a", "--mode", "math", "data.split=x"], "--rescore reads no data.split=x"),
+    (["eval", "some/model", "--common"], "--common is read by --compare alone"),
 ]
 
 

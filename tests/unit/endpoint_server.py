@@ -12,7 +12,8 @@ from typing import Any
 
 class Server(ThreadingHTTPServer):
     """`failures` are statuses that the next requests get; `choices_limit` is the most choices of an answer; `requests`
-    are (path, headers, body) of all requests, `most_at_once` how many were open together."""
+    are (path, headers, body) of all requests, `unknown` names that are refused in a body, `ending` is laid over each
+    choice, `most_at_once` how many were open together."""
 
     daemon_threads = True
 
@@ -21,6 +22,8 @@ class Server(ThreadingHTTPServer):
         self.failures: list[int] = []
         self.choices_limit = 1000
         self.delay_s = 0.0
+        self.unknown: set[str] = set()
+        self.ending: dict[str, Any] = {}
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.open = self.most_at_once = 0
         self.lock = threading.Lock()
@@ -51,10 +54,12 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(server.delay_s)
         with server.lock:
             server.open -= 1
-        if failure:
+        if unknown := sorted(server.unknown & body.keys()):
+            self._answer(400, {"error": {"message": f"Unrecognized request argument supplied: {unknown[0]}"}})
+        elif failure:
             self._answer(failure, {"error": {"message": f"no luck: {failure}"}})
         else:
-            self._answer(200, _answer_to(self.path, body, server.choices_limit))
+            self._answer(200, _answer_to(self.path, body, server.choices_limit, server.ending))
 
     def _answer(self, status: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
@@ -69,14 +74,16 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _answer_to(path: str, body: dict[str, Any], limit: int) -> dict[str, Any]:
+def _answer_to(path: str, body: dict[str, Any], limit: int, ending: dict[str, Any]) -> dict[str, Any]:
     chat = path == "/v1/chat/completions"
     prompt = body["messages"][-1]["content"] if chat else body["prompt"]
     count = min(body["n"], limit)
     texts = [completion_of(prompt, body["seed"] + index) for index in range(count)]
     finish = "length" if body["max_tokens"] < 5 else "stop"
     choices = [
-        {"index": index, "finish_reason": finish} | ({"message": {"content": text}} if chat else {"text": text})
+        {"index": index, "finish_reason": finish}
+        | ({"message": {"content": text}} if chat else {"text": text})
+        | ending
         for index, text in enumerate(texts)
     ]
     return {"choices": choices[::-1], "usage": {"completion_tokens": 7 * count}}

@@ -88,6 +88,48 @@ def test_what_the_server_refuses_is_told_at_once(server, endpoint):
     assert len(server.requests) == 1
 
 
+def test_what_a_request_leaves_out_is_no_matter_of_the_model_s_generation_config(server, endpoint):
+    all_of(endpoint, CHATS[:1], UIDS[:1])
+    all_of(endpoint, CHATS[:1], UIDS[:1], Draw(3, SamplingConfig(top_k=20), "0/eval"))
+    sent = [[body[name] for name in ("top_k", "min_p", "repetition_penalty")] for _, _, body in server.requests]
+    assert sent == [[-1, 0, 1], [20, 0, 1]]
+
+
+def test_a_server_that_knows_no_such_names_is_asked_without_them(server, endpoint):
+    server.unknown = {"min_p", "repetition_penalty", "top_k"}
+    assert len(all_of(endpoint, CHATS[:2], UIDS[:2])) == 2
+    assert endpoint.not_sent == ("top_k", "min_p", "repetition_penalty")
+    asked = len(server.requests)
+    all_of(endpoint, CHATS[:1], UIDS[:1])
+    assert len(server.requests) == asked + 1
+    with pytest.raises(UserError, match=r"refuses with 400.*top_k"):  # which is asked for
+        all_of(Endpoint(server.url, "m"), CHATS[:1], UIDS[:1], Draw(3, SamplingConfig(top_k=20), "0/eval"))
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [{"finish_reason": "content_filter"}, {"finish_reason": None}, {"message": {"content": None}}],
+    ids=["filtered", "unknown", "no content"],
+)
+def test_what_is_no_completion_is_told_and_not_graded(server, endpoint, ending):
+    server.ending = ending
+    with pytest.raises(UserError, match="an answer that cannot be judged"):
+        all_of(endpoint, CHATS[:1], UIDS[:1])
+
+
+def test_a_reasoning_model_cut_before_its_answer_is_truncated(server, endpoint):
+    server.ending = {"finish_reason": "length", "message": {"content": None}}
+    (found,) = all_of(endpoint, CHATS[:1], UIDS[:1])
+    assert {(sample.text, sample.finish) for sample in found} == {("", Finish.LENGTH)}
+
+
+def test_a_server_that_hangs_is_given_up(server, endpoint, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_SILENCE_S", 0.02)
+    server.delay_s = 0.2
+    with pytest.raises(UserError, match=r"no answer in 2 tries, the last time silent for .* are stored"):
+        all_of(endpoint, CHATS[:1], UIDS[:1])
+
+
 def test_a_server_that_stays_silent_ends_the_evaluation(server, endpoint):
     server.failures = [503] * 100
     with pytest.raises(UserError, match="no answer in 6 tries, the last time 503"):

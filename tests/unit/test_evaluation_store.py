@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from dapo_cli.config.schema import StrictBoxedReward
 from dapo_cli.data.questions import Message, Question
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.compare import compare
 from dapo_cli.evaluation.records import Problem, Sample, judged_rows, problem_scores
+from dapo_cli.evaluation.rescore import rescore
 from dapo_cli.evaluation.results import csv_bytes, problem_row
 from dapo_cli.evaluation.session import unfinished_batches
 from dapo_cli.evaluation.store import EvaluationFolder, read_generations
@@ -106,6 +108,20 @@ def test_a_comparison_by_hand(tmp_path):
     assert swapped.difference == -found.difference and [pair.uid for pair in swapped.lost] == ["p", "s"]
 
 
+def test_a_problem_s_line_has_shares_by_the_figures_names_and_counts_apart():
+    failed = Verdict(Outcome.FAILED, None, "timeout")
+    (score,) = problem_scores([judged("a", [RIGHT, WRONG, failed, RIGHT])], lambda pairs: [])
+    row = problem_row(score)
+    assert {name: row[name] for name in ("avg@4", "pass@2", "cons@4", "verifier_failed", "truncated")} == {
+        "avg@4": 0.5, "pass@2": 5 / 6, "cons@4": 1.0, "verifier_failed": 0.25, "truncated": 0.0
+    }  # fmt: skip
+    assert [row[f"num_{name}"] for name in ("samples", "right", "verifier_failed", "no_answer")] == [4, 2, 1, 0]
+
+
+def test_rows_with_other_columns_stand_in_one_table():
+    assert csv_bytes([{"step": 1, "a": 2}, {"step": 2, "b": None, "c": 0.5}]) == b"step,a,b,c\n1,2,,\n2,,,0.5\n"
+
+
 def test_pairing_takes_out_how_hard_problems_are(tmp_path):
     """B solves each problem once more often than A: whatever is drawn, the difference is 1/4."""
     a = table(tmp_path / "a.csv", {f"p{n}": n % 4 for n in range(12)})
@@ -137,3 +153,30 @@ def unfinished(path):
 def test_rows_are_plain_json(folder):
     row = json.loads(folder.generations_file.read_bytes().splitlines()[0])  # U+2028 ends no line of JSONL
     assert (row["question"], row["prompt"], row["outcome"], row["extracted"]) == ("a?", "a?\n", "right", "4")
+
+
+def test_an_unfinished_evaluation_and_one_being_written_are_not_rescored(folder):
+    manifest = {key: {} for key in ("recipe", "model", "code", "packages", "resumes")} | {"data": [{"prompts": 4}]}
+    folder.manifest_file.write_text(json.dumps(manifest | {"recipe": {"k": 2}}))
+    with pytest.raises(UserError, match="holds 3 whole problems of 4; go on with the evaluation first"):
+        rescore(folder.path, StrictBoxedReward())
+    with folder.lock(), pytest.raises(UserError, match=r"^-o=.*in use by process .*another -o"):
+        rescore(folder.path, StrictBoxedReward())
+    assert not list(folder.path.glob("*strict_boxed*"))
+
+
+def test_a_comparison_says_what_was_measured_otherwise(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, recipe in zip(folders, ({"mode": "math", "k": 4}, {"mode": "authors", "k": 4, "seed": 1}), strict=True):
+        folder.mkdir()
+        table(folder / "problems.csv", {"p": 1, "q": 2})
+        manifest = {key: {} for key in ("data", "model", "code", "packages", "resumes")} | {"recipe": recipe}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    said = ["mode: math in A, authors in B", "seed: not there in A, 1 in B"]
+    assert compare(*folders, common=False).settings == said
+    assert compare(folders[0], folders[0], common=False).settings == []
+    rescored = table(folders[1] / "problems.math.csv", {"p": 1, "q": 2})
+    (folders[1] / "results.math.json").write_text('{"mode": "math"}')
+    assert compare(folders[0], rescored, common=False).settings == said[1:]
+    (folders[1] / "manifest.json").unlink()
+    assert "no manifest.json beside" in compare(*folders, common=False).settings[0]

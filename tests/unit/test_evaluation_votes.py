@@ -85,5 +85,7 @@ def test_a_problem_s_score_by_hand():
 
 def test_a_function_that_returns_bools_tells_no_answers():
     yes, no = Verdict(Outcome.RIGHT, None, "function"), Verdict(Outcome.WRONG, None, "function")
-    (found,) = problem_scores([rows([yes, no])], by_length)
-    assert (found.rate, found.consensus, found.no_answer, found.voted) == (0.5, None, None, ())
+    slow = Verdict(Outcome.FAILED, None, "timeout")  # says nothing about what the function tells
+    for verdicts, rate in (([yes, no], 1 / 2), ([yes, no, slow, yes], 1 / 2), ([slow], 0.0)):
+        (found,) = problem_scores([rows(verdicts)], by_length)
+        assert (found.rate, found.consensus, found.no_answer, found.voted) == (rate, None, None, ())

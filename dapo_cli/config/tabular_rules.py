@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from dapo_cli.config.keys import shown
 from dapo_cli.config.schema import Recipe, TabularData, TabularLearner, TabularModel, TabularRollout
 
-# Keys of a learner that say how a transformer is held or computed.
-OF_TRANSFORMERS = ("compute_dtype", "fp32_head", "activation_checkpointing", "liger_kernels", "lora_rank")
+# Keys that no table reads: of texts, of how a transformer is held or computed, and of AdamW.
+UNREAD = {
+    "data": ("instruction", "chat_template", "max_prompt_tokens"),
+    "learner": (
+        *("micro_batch_tokens", "compute_dtype", "fp32_head", "activation_checkpointing", "liger_kernels"),
+        *("lora_rank", "lora_alpha"),
+    ),
+    "optimizer": ("beta1", "beta2"),
+}
 
 
 def tabular_rules(recipe: Recipe) -> Iterator[str]:
@@ -34,8 +41,8 @@ def tabular_rules(recipe: Recipe) -> Iterator[str]:
             f"optimizer.weight_decay = {recipe.optimizer.weight_decay} with learner tabular: it is plain gradient "
             "descent on logits; set 0"
         )
-    plain = TabularLearner()
-    for name in OF_TRANSFORMERS:
-        value = getattr(recipe.learner, name)
-        if value != getattr(plain, name):
-            yield f"learner.{name} = {shown(value)} with learner tabular: a table has no such thing; delete it"
+    for section, names in UNREAD.items():
+        config = getattr(recipe, section)
+        for name in names:
+            if (value := getattr(config, name)) != getattr(type(config), name):
+                yield f"{section}.{name} = {shown(value)} with model tabular: a table has no such thing; delete it"

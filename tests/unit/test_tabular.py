@@ -197,6 +197,11 @@ def test_a_saved_table_goes_on_as_the_one_that_was_kept(tmp_path: Path) -> None:
         (["model.answers=1"], ["model.answers = 1", "at least 2"]),
         (["data@eval.data=arithmetic"], ["eval.data=null"]),
         (["learner.lora_rank=8", "learner.compute_dtype=bfloat16"], ["learner.lora_rank = 8", "learner.compute_dtype"]),
+        (
+            ["data.max_prompt_tokens=9", "data.chat_template=false"],
+            ["data.max_prompt_tokens = 9", "data.chat_template"],
+        ),
+        (["optimizer.beta1=0.5", "learner.micro_batch_tokens=64"], ["optimizer.beta1 = 0.5", "learner.micro_batch_t"]),
         (["launch.processes_per_node=2"], ["learners single and tabular are one process"]),
         (["model=table"], ["no option table of model", "pretrained, tabular"]),
         (["model=null"], ["model is an empty section"]),

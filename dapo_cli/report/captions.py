@@ -98,7 +98,7 @@ def of_tables(results: Results) -> dict[str, str]:
     if any(result.at_common for result in results.points):
         said += (
             " Mean at equal rollouts: where every run had spent as many as the thriftiest did in all; a dash where a "
-            f"run was not evaluated within {NEAR:.0%} of there."
+            f"run was not evaluated within {100 * NEAR:.0f} % of there."
         )
     return {
         "results": said,

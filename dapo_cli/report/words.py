@@ -104,7 +104,7 @@ def _spent(results: Results) -> list[str]:
     if far := [result.point.label for result in measured if not result.at_common]:
         said.append(
             f"Which is ahead at {results.common_rollouts:,.0f} rollouts each cannot be told: {listed(quoted(far))} "
-            f"{'has a run' if len(far) == 1 else 'have runs'} without evaluations within {NEAR:.0%} of there; "
+            f"{'has a run' if len(far) == 1 else 'have runs'} without evaluations within {100 * NEAR:.0f} % of there; "
             "a smaller eval.every gives them."
         )
     else:

@@ -110,7 +110,7 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str) and len(value) in (40, 64) and set(value) <= set("0123456789abcdef"):
         return value[:SHOWN_HASH_CHARACTERS] + "…"
-    return str(value)
+    return f"[{', '.join(map(shown, value))}]" if isinstance(value, list) else str(value)
 
 
 def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -14,13 +14,10 @@ from dapo_cli.ablation.points import Ablation, Run, change_lines, load_ablation
 from dapo_cli.ablation.progress import unmatched
 from dapo_cli.ablation.runner import Event, Runner
 from dapo_cli.ablation.slurm import array_script
-from dapo_cli.cli.report import print_table
 from dapo_cli.config.shipped import find_plan, first_comment, plan_names
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import RunStopped, UserError
 from dapo_cli.interrupt import StopRequest
-from dapo_cli.report.page import results_table
-from dapo_cli.report.results import compare_points
 from dapo_cli.report.runs import ACCURACY, TRAINING_ACCURACY, State
 from dapo_cli.report.study import read_study
 from dapo_cli.tracking.files import write_atomically
@@ -146,6 +143,10 @@ def _conclude(ablation: Ablation, folder: AblationFolder, failed: Sequence[Run])
 
 def _print_table(ablation: Ablation, folder: AblationFolder) -> None:
     """The report's first table, and what is left out of it."""
+    from dapo_cli.cli.report import print_table  # matplotlib
+    from dapo_cli.report.page import results_table
+    from dapo_cli.report.results import compare_points
+
     evaluates = any(point.recipe.recipe.eval.data is not None for point in ablation.points)
     study = read_study([str(folder.path)])
     typer.echo("")

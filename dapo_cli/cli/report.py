@@ -8,12 +8,11 @@ from dapo_cli.report.provenance import warnings
 from dapo_cli.report.results import Results, compare_points
 from dapo_cli.report.study import read_study
 from dapo_cli.report.words import headline, multiple_comparisons, statements
+from dapo_cli.report.write import check_out, write_report
 
 
 def report(paths: Sequence[str], out: Path | None, baseline: str | None, metric: str) -> None:
     """Write the page to `out`, or print its tables. Raises UserError for what cannot be read, compared or written."""
-    from dapo_cli.report.write import check_out, write_report  # matplotlib, which only the page needs
-
     results = compare_points(read_study(paths, baseline), metric)
     if out is None:
         _print(results)

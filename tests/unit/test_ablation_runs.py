@@ -335,7 +335,7 @@ def test_places_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert places(two_each, None, 0) == [None]
     assert places(two_each, None, 5) == ["0,1", "2,3"]
     assert places(two_each, 3, 4) == ["0,1", "2,3", "0,1"]
-    with pytest.raises(UserError, match="launch.processes_per_node = 2"):
+    with pytest.raises(UserError, match=r"launch\.processes_per_node = 2"):
         places(two_each, None, 1)
     by_seconds = load_ablation(read_plan(plan_of(tmp_path, "one", "two", more="match: {by: seconds, amount: 9}")))
     assert places(by_seconds, None, 0) == [None] and places(by_seconds, None, 3) == ["0"]

@@ -8,8 +8,8 @@ from typing import Any
 from dapo_cli.config.schema import RunConfig
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.run_folder import RunFolder
-from dapo_cli.types import Outcome
 
+ROLLOUTS_TOTAL = "sampler/rollouts_total"
 NO_TRAINING = ("evaluate", "checkpoint")  # phases of a step that no run is charged for: how often they come is a choice
 
 
@@ -45,9 +45,9 @@ def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
 
     Rollouts are exact. Seconds leave out what a kill cost, and its last step where only its timings were unwritten.
     """
-    steps = read_lines(folder.metrics_file)
-    rollouts = sum(record[f"verifier/{outcome.value}"] for record in steps for outcome in Outcome)
-    seconds = training_seconds(read_lines(folder.timings_file))
+    steps = read_lines(folder.metrics_file, ROLLOUTS_TOTAL)
+    rollouts = steps[-1][ROLLOUTS_TOTAL] if steps else 0
+    seconds = training_seconds(read_lines(folder.timings_file, "seconds/step"))
     return Budget(config.budget_rollouts, config.budget_seconds, rollouts, seconds)
 
 

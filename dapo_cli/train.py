@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.correction import mismatch_metrics
 from dapo_cli.algorithm.objective import UpdateStats
-from dapo_cli.budget import Budget
+from dapo_cli.budget import ROLLOUTS_TOTAL, Budget
 from dapo_cli.canary import Canary
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import Recipe
@@ -94,7 +94,7 @@ def train(parts: Parts, tracker: Tracker, start_step: int, budget: Budget, stop:
             engines["mismatch/staleness"] = staleness
         # The slowest rank's clock, so that all ranks agree.
         budget.spend(len(rollouts_of(judged)), max(world.gather(clock.total)))
-        sampled["sampler/rollouts_total"] = budget.rollouts
+        sampled[ROLLOUTS_TOTAL] = budget.rollouts
         metrics = step_metrics(judged, kept, recipe.reward.alarm_failed_share) | sampled | policy | engines
         tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
         tracker.step(step, metrics)

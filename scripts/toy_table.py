@@ -1,17 +1,22 @@
-"""The published toy table beside the runs found under a folder: `python scripts/toy_table.py FOLDER`.
+"""The published toy table beside ours: `python scripts/toy_table.py`.
 
-The runs are those of `dapo ablate toy_table`, or of the toy recipe by hand: their manifests say which. Accuracies are
-expected ones, in percent; all figures are means over seeds with the standard deviation over seeds.
+Runs `dapo ablate` for both plans, which goes on where it was and skips what is done, and prints the comparison.
+Accuracies are expected ones, in percent; all figures are means over seeds with the standard deviation over seeds.
+Accuracy at 76,800 rollouts is that of `dapo report`: read straight between the steps around (`curves.at_rollouts`).
 """
 
-import json
+import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
-ROLLOUTS = 76_800  # 150 steps of 32 groups of 16
+from dapo_cli.report.curves import at_rollouts
+from dapo_cli.report.runs import ACCURACY, ROLLOUTS, Run
+from dapo_cli.report.study import read_study
+
+PLANS = ("ablations/toy_table", "ablations/toy_rollouts")
+HARDEST = "eval/hardest"
+EQUAL_ROLLOUTS = 76_800  # 150 steps of 32 groups of 16
 
 # (figure, published value)
 PUBLISHED = [
@@ -22,98 +27,65 @@ PUBLISHED = [
     ("samples of A > 0 at the clip, 0.2/0.2", 32.0),
     ("samples of A > 0 at the clip, 0.2/0.28", 25.0),
     ("accuracy, dynamic sampling, same steps", 70.3),
-    (f"accuracy, dynamic sampling, {ROLLOUTS:,} rollouts", 50.8),
-    ("rollouts a step of dynamic sampling, times the others'", 1.8),
+    (f"accuracy, dynamic sampling, {EQUAL_ROLLOUTS:,} rollouts", 50.8),
+    ("rollouts of dynamic sampling, times the others'", 1.8),
 ]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run's figures: `evals` by step, from 0 on, and `metrics` by step, from 1 on."""
-
-    evals: list[dict[str, Any]]
-    metrics: list[dict[str, Any]]
-
-    @property
-    def accuracy(self) -> float:
-        return 100 * self.evals[-1]["eval/accuracy"]
-
-    @property
-    def hardest(self) -> float:
-        return 100 * self.evals[-1]["eval/hardest"]
-
-    @property
-    def clipped_of_positive(self) -> float:
-        """Of the samples with positive advantage in all passes of all steps, in percent."""
-        return 100 * _tokens(self.metrics, "policy/clip_high") / _tokens(self.metrics, "policy/positive")
-
-    @property
-    def rollouts(self) -> int:
-        return sum(_rollouts(step) for step in self.metrics)
-
-    def accuracy_within(self, rollouts: int) -> float:
-        """After the last step by whose end no more have been judged."""
-        spent, last = 0, 0
-        for step in self.metrics:
-            spent += _rollouts(step)
-            last += spent <= rollouts
-        return 100 * self.evals[last]["eval/accuracy"]
+def final(run: Run, key: str) -> float:
+    found = run.final(key)
+    assert found is not None, f"{run.path}: no {key} at its end"
+    return found.value
 
 
-def _tokens(metrics: list[dict[str, Any]], share: str) -> float:
-    return sum(step[share] * step["policy/loss_tokens"] for step in metrics if step[share] is not None)
+def clipped_of_positive(run: Run) -> float:
+    """Of the samples with positive advantage in all passes of all steps, in percent."""
+    return 100 * _tokens(run, "policy/clip_high") / _tokens(run, "policy/positive")
 
 
-def _rollouts(step: dict[str, Any]) -> int:
-    return step["verifier/right"] + step["verifier/wrong"] + step["verifier/failed"]
+def _tokens(run: Run, share: str) -> float:
+    return sum(step[share] * step["policy/loss_tokens"] for step in run.steps if step[share] is not None)
 
 
 def read_runs(folder: Path) -> dict[str, dict[int, Run]]:
-    """Point -> seed -> run, of every finished toy run below `folder`."""
-    found: dict[str, dict[int, Run]] = {"grpo": {}, "clip_higher": {}, "dynamic_sampling": {}}
-    for file in sorted(folder.rglob("manifest.json")):
-        recipe = json.loads(file.read_text())["recipe"]
-        run = Run(_lines(file.parent / "evals.jsonl"), _lines(file.parent / "metrics.jsonl"))
-        if len(run.metrics) < recipe["run"]["steps"]:
-            continue
-        raised = recipe["algorithm"]["clip_high"] > recipe["algorithm"]["clip_low"]
-        point = "dynamic_sampling" if recipe["sampler"]["dynamic"] else "clip_higher" if raised else "grpo"
-        found[point][recipe["run"]["seed"]] = run
-    return found
+    """Point -> seed -> run, of every finished run of an ablation."""
+    return {point.name: {run.seed: run for run in point.finished} for point in read_study([str(folder)]).points}
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def figures(runs: dict[str, dict[int, Run]]) -> list[list[float]]:
+def figures(by_steps: dict[str, dict[int, Run]], by_rollouts: dict[str, dict[int, Run]]) -> list[list[float]]:
     """For each row of PUBLISHED its value for each seed; gains are of the same seed's two runs."""
-    grpo, high, dynamic = runs["grpo"], runs["clip_higher"], runs["dynamic_sampling"]
+    grpo, high, dynamic = (by_steps[name] for name in ("grpo", "clip_higher", "dynamic_sampling"))
     both = sorted(set(grpo) & set(high))
+    at_equal = [at_rollouts(run, ACCURACY, EQUAL_ROLLOUTS) for run in by_rollouts["dynamic_sampling"].values()]
     return [
-        [run.accuracy for run in grpo.values()],
-        [run.accuracy for run in high.values()],
-        [high[seed].accuracy - grpo[seed].accuracy for seed in both],
-        [high[seed].hardest - grpo[seed].hardest for seed in both],
-        [run.clipped_of_positive for run in grpo.values()],
-        [run.clipped_of_positive for run in high.values()],
-        [run.accuracy for run in dynamic.values()],
-        [run.accuracy_within(ROLLOUTS) for run in dynamic.values()],
-        [run.rollouts / ROLLOUTS for run in dynamic.values()],
+        [100 * final(run, ACCURACY) for run in grpo.values()],
+        [100 * final(run, ACCURACY) for run in high.values()],
+        *([100 * (final(high[seed], key) - final(grpo[seed], key)) for seed in both] for key in (ACCURACY, HARDEST)),
+        [clipped_of_positive(run) for run in grpo.values()],
+        [clipped_of_positive(run) for run in high.values()],
+        [100 * final(run, ACCURACY) for run in dynamic.values()],
+        [100 * value for value in at_equal if value is not None],
+        [final(run, ROLLOUTS) / EQUAL_ROLLOUTS for run in dynamic.values()],
     ]
 
 
-def table(runs: dict[str, dict[int, Run]]) -> str:
+def table(found: list[list[float]]) -> str:
     """As Markdown; a dash where there is no run."""
     lines = ["| figure | published | here | seeds |", "|---|---|---|---|"]
-    for (name, published), values in zip(PUBLISHED, figures(runs), strict=True):
+    for (name, published), values in zip(PUBLISHED, found, strict=True):
         spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
         here = f"{mean(values):.1f}{spread}" if values else "-"
         lines.append(f"| {name} | {published:.1f} | {here} | {len(values)} |")
     return "\n".join(lines)
 
 
+def main() -> None:
+    from dapo_cli.ablation.plan import read_plan
+
+    for plan in PLANS:
+        subprocess.run([sys.executable, "-m", "dapo_cli", "ablate", plan], check=True)
+    print(table(figures(*(read_runs(read_plan(plan).dir) for plan in PLANS))))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    print(table(read_runs(Path(sys.argv[1]))))
+    main()

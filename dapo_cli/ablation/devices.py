@@ -4,29 +4,42 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from dapo_cli.ablation.plan import MatchBy
 from dapo_cli.ablation.points import Ablation
-from dapo_cli.config.schema import VllmServerRollout
+from dapo_cli.config.schema import Recipe, VllmServerRollout
 from dapo_cli.errors import UserError
 
 
 def places_for(ablation: Ablation, jobs: int | None, gpus: Sequence[str], cpus: int) -> list[dict[str, str]]:
-    """Environment variables of each place where a run can be: as many as `jobs`, or as the machine takes.
+    """Environment variables of each place where a run can be: as many as `jobs`, else as the machine takes, or one
+    where runs are matched by seconds.
 
-    Each has GPUs of its own, launch.processes_per_node of them; more jobs than that share them. Raises UserError for
-    several jobs whose points generate with the same servers.
+    Each has GPUs of its own, launch.processes_per_node of them; more jobs than that share them. Raises UserError where
+    there are fewer GPUs than a run's processes, or several jobs whose points generate with the same servers.
     """
     recipes = [point.recipe.recipe for point in ablation.points]
     processes = max(recipe.launch.processes_per_node for recipe in recipes)
-    threads = max(recipe.launch.processes_per_node * (recipe.run.threads or 1) for recipe in recipes)
     shared_servers = any(isinstance(recipe.rollout, VllmServerRollout) for recipe in recipes)
     if shared_servers and (jobs or 1) > 1:
         raise UserError(f"--jobs {jobs}: rollout.servers hold the weights of one run at a time; leave --jobs out")
-    slices = [gpus[start : start + processes] for start in range(0, len(gpus) - processes + 1, processes)] or [gpus]
-    fitting = len(slices) if gpus else max(1, cpus // threads)
-    number = jobs or (1 if shared_servers else fitting)
+    if 0 < len(gpus) < processes:
+        raise UserError(
+            f"launch.processes_per_node = {processes}: each process takes a GPU, and {len(gpus)} of them can be seen; "
+            "give a lower number, or CUDA_VISIBLE_DEVICES= for CPUs"
+        )
+    slices = [gpus[start : start + processes] for start in range(0, len(gpus) - processes + 1, processes)]
+    alone = shared_servers or ablation.match.by is MatchBy.seconds  # runs beside each other slow each other down
+    fitting = len(slices) if gpus else max(1, cpus // max(map(cpus_of, recipes)))
+    number = jobs or (1 if alone else fitting)
     if not gpus:
         return [{} for _ in range(number)]
     return [{"CUDA_VISIBLE_DEVICES": ",".join(slices[place % len(slices)])} for place in range(number)]
+
+
+def cpus_of(recipe: Recipe) -> int:
+    """What a run takes: the threads of each of its processes, and its verifiers. These are idle for most of a step,
+    but a verdict has a time limit, and must not miss it for want of a CPU."""
+    return recipe.launch.processes_per_node * ((recipe.run.threads or 1) + recipe.reward.workers)
 
 
 def visible_gpus() -> list[str]:

@@ -2,9 +2,9 @@
 
 plan.yaml                     the plan, as it was last read
 ablation.json                 what is compared: points, their overrides and changes, seeds, and the folder of each run
-status.jsonl                  one line an event of a run: started, done, failed, interrupted
 points/NAME/seed_0/           an ordinary run folder
 points/NAME/seed_0.log        what the run's process printed, of all its starts
+points/NAME/seed_0.status.jsonl  one line an event of the run: started, done, failed, interrupted
 lock                          the process that writes here
 """
 
@@ -17,8 +17,9 @@ from typing import Any
 from dapo_cli.ablation.points import Ablation, Run
 from dapo_cli.config.load import load_recipe, plain_tree
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.files import append_line, json_document, read_lines, write_atomically
-from dapo_cli.tracking.manifest import FREE_KEYS, compare_leaves, shown, utc_now
+from dapo_cli.report.study import PLAN_FILE, STATUS_SUFFIX, last_event
+from dapo_cli.tracking.files import append_line, json_document, write_atomically
+from dapo_cli.tracking.manifest import FREE_KEYS, changed, difference, shown, utc_now
 from dapo_cli.tracking.run_folder import RunFolder, hold_lock, make_folder
 
 FIXED = ("kind", "recipe", "match", "baseline")
@@ -28,8 +29,7 @@ class AblationFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.plan_file = path / "plan.yaml"
-        self.record_file = path / "ablation.json"
-        self.status_file = path / "status.jsonl"
+        self.record_file = path / PLAN_FILE
         self.lock_file = path / "lock"
 
     def run_folder(self, run: Run) -> RunFolder:
@@ -37,6 +37,10 @@ class AblationFolder:
 
     def log_file(self, run: Run) -> Path:
         return self.path / run.dir.with_suffix(".log")
+
+    def status_file(self, run: Run) -> Path:
+        """One a run: tasks on several nodes have no file in common, since appending is not atomic over NFS."""
+        return self.path / run.dir.with_suffix(STATUS_SUFFIX)
 
     @contextmanager
     def lock(self, *, shared: bool) -> Iterator[None]:
@@ -81,20 +85,18 @@ class AblationFolder:
             if not folder.started:
                 continue
             now = plain_tree(load_recipe(str(ablation.recipe_file), overrides_of(run, self.path)).config)
-            for key, line in compare_leaves(folder.read_manifest()["recipe"], now, ""):
+            for key, pair in changed(folder.read_manifest()["recipe"], now).items():
                 if not key.startswith(FREE_KEYS):
-                    yield f"{run.name}: {line}"
+                    yield f"{run.name}: {difference(key, *pair)}"
 
     def note(self, run: Run, event: str, **more: Any) -> None:
-        append_line(self.status_file, {"time": utc_now(), "run": run.name, "event": event, **more})
+        append_line(self.status_file(run), {"time": utc_now(), "event": event, **more})
 
-    def last_events(self) -> dict[str, dict[str, Any]]:
-        """The last event of each run, by the run's name."""
-        return {record["run"]: record for record in read_lines(self.status_file)}
+    def last_event(self, run: Run) -> dict[str, Any] | None:
+        return last_event(self.status_file(run))
 
     def is_done(self, run: Run) -> bool:
-        """A run exports its model last of all."""
-        return self.run_folder(run).export.exists()
+        return self.run_folder(run).finished
 
 
 def overrides_of(run: Run, folder: Path) -> list[str]:

@@ -13,8 +13,9 @@ from dapo_cli.config.compose import Composer
 from dapo_cli.config.keys import choice_key, shape_of, shown
 from dapo_cli.config.load import LoadedRecipe, load_recipe, plain_tree
 from dapo_cli.config.ranges import SEED
-from dapo_cli.config.source import COMMAND_LINE, flatten, read_overrides
+from dapo_cli.config.source import COMMAND_LINE, read_overrides
 from dapo_cli.errors import UserError
+from dapo_cli.tracking.manifest import Changed, changed, leaves
 
 OWN_KEYS = ("run.dir", "run.seed")  # of a run, not of a point
 THREADS = "run.threads=1"  # where nothing else is said: a number that follows the machine would change the results
@@ -23,13 +24,13 @@ THREADS = "run.threads=1"  # where nothing else is said: a number that follows t
 @dataclass(frozen=True, eq=False)
 class Point:
     """One recipe to compare. `overrides` are all that it takes beside the seed and the folder of a run, `changed` the
-    keys in which it differs from the baseline: {key: [the baseline's value, its own]}, null where there is none."""
+    keys in which it differs from the baseline, whose value comes first."""
 
     name: str
     label: str
     overrides: tuple[str, ...]
     recipe: LoadedRecipe
-    changed: dict[str, list[Any]]
+    changed: Changed
     reference: float | None
 
 
@@ -135,9 +136,7 @@ def _load(plan: Plan, recipe_file: Path, entries: list[Entry]) -> tuple[list[Poi
 
 
 def _compared(point: Point, baseline: dict[str, Any]) -> Point:
-    own = _leaves(point.recipe)
-    pairs = {key: [baseline.get(key), own.get(key)] for key in dict.fromkeys([*baseline, *own])}
-    return replace(point, changed={key: pair for key, pair in pairs.items() if pair[0] != pair[1]})
+    return replace(point, changed=changed(baseline, _leaves(point.recipe)))
 
 
 def _plan_problems(plan: Plan, recipe_file: Path, entries: list[Entry]) -> list[str]:
@@ -193,8 +192,7 @@ def _leaves(loaded: LoadedRecipe) -> dict[str, Any]:
     """All that decides a point's results but the seed: the option of each slot and every key."""
     slots = shape_of({}).slots
     options = {choice_key(slots[slot].group, slot): option for slot, option in loaded.options.items()}
-    leaves = flatten(plain_tree(loaded.config))
-    return options | {key: value for key, value in leaves.items() if key not in OWN_KEYS}
+    return options | {key: value for key, value in leaves(plain_tree(loaded.config), "") if key not in OWN_KEYS}
 
 
 def change_lines(point: Point) -> list[str]:

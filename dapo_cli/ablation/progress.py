@@ -1,14 +1,14 @@
 """How far a run is, from the ends of its files."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.ablation.plan import Match, MatchBy
 from dapo_cli.ablation.points import Run
-from dapo_cli.budget import training_seconds
+from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
+from dapo_cli.tracking.files import read_lines, whole_lines
 from dapo_cli.tracking.run_folder import RunFolder
 
 TAIL_BYTES = 1 << 16  # a line of metrics has a few thousand
@@ -30,7 +30,7 @@ def read_progress(folder: RunFolder, run: Run, match: Match) -> Progress:
     steps = run.point.recipe.recipe.run.steps
     metrics, evaluation = last_record(folder.metrics_file), last_record(folder.evals_file)
     step = metrics.get("step", 0)
-    share = 1.0 if folder.export.exists() else max(step / steps, spent(folder, match) / match.amount)
+    share = 1.0 if folder.finished else max(step / steps, spent(folder, match) / match.amount)
     return Progress(step, steps, min(share, 1.0), metrics.get("judged/accuracy"), evaluation.get("eval/accuracy"))
 
 
@@ -40,9 +40,9 @@ def spent(folder: RunFolder, match: Match) -> float:
         case MatchBy.steps:
             return last_record(folder.metrics_file).get("step", 0)
         case MatchBy.rollouts:
-            return last_record(folder.metrics_file).get("sampler/rollouts_total", 0)
+            return last_record(folder.metrics_file).get(ROLLOUTS_TOTAL, 0)
         case MatchBy.seconds:
-            return training_seconds(map(json.loads, whole_lines(folder.timings_file)))
+            return training_seconds(read_lines(folder.timings_file))
 
 
 def last_record(file: Path) -> dict[str, Any]:
@@ -51,14 +51,15 @@ def last_record(file: Path) -> dict[str, Any]:
     return json.loads(lines[-1]) if lines else {}
 
 
-def whole_lines(file: Path, tail_bytes: int | None = None) -> list[bytes]:
-    """The lines of a file that another process may be writing, without one that is not whole yet; of its last bytes
-    alone, the first may be the end of one."""
-    try:
-        with file.open("rb") as lines:
-            if tail_bytes is not None:
-                lines.seek(max(0, os.fstat(lines.fileno()).st_size - tail_bytes))
-            data = lines.read()
-    except FileNotFoundError:
-        return []
-    return data[: data.rfind(b"\n") + 1].splitlines()
+def unmatched(folder: RunFolder, run: Run, match: Match) -> str | None:
+    """What to say of a finished run that came to run.steps before it had spent what all are matched by."""
+    steps = run.point.recipe.recipe.run.steps
+    if match.by is MatchBy.steps or last_record(folder.metrics_file).get("step", 0) < steps:
+        return None
+    amount = spent(folder, match)
+    if amount >= match.amount:
+        return None
+    return (
+        f"{run.name}: ended by run.steps = {steps} with {amount:,.0f} of {match.amount:,} {match.by.name}: it is not "
+        "matched; put a higher run.steps into `base`, and give another dir"
+    )

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from dapo_cli.ablation.folder import AblationFolder, overrides_of
@@ -21,7 +21,6 @@ from dapo_cli.interrupt import StopRequest
 POLL_S = 0.2
 KILL_AFTER_S = 10.0  # what a process is given to end at once
 SIGNAL_AGAIN_S = 0.5
-STOPPED_BY_SIGNAL = re.compile(r"SIG\w+: stopped after step")
 RUN_STOPPED, RUN_INTERRUPTED = 3, 130  # exit codes of `dapo train`
 TRAIN = (sys.executable, "-m", "dapo_cli", "train")
 _LIBC = ctypes.CDLL(None)  # before any fork
@@ -105,7 +104,7 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads or 1), **self.places[place]},
                 start_new_session=True,  # the terminal's Ctrl-C reaches it through this process, once
-                preexec_fn=_stop_with_parent,
+                preexec_fn=partial(_stop_with_parent, os.getpid()),
             )
             log_start = output.tell()
         self.folder.note(run, Event.started.name, pid=popen.pid)
@@ -117,7 +116,7 @@ class Runner:
         message = self._last_words(process)
         if status == 0:
             event = Event.done
-        elif STOPPED_BY_SIGNAL.match(message) or (self.stop.requested and _by_signal(status)):
+        elif self.stop.requested and _by_signal(status):  # it is this process that sent the signal
             event = Event.interrupted
         else:
             event = Event.failed
@@ -161,7 +160,9 @@ def _by_signal(status: int) -> bool:
     return status in (RUN_STOPPED, RUN_INTERRUPTED) or status < 0
 
 
-def _stop_with_parent() -> None:
+def _stop_with_parent(parent: int) -> None:
     """In the new process, on Linux: the kernel asks it to save and stop when its parent dies, however it dies."""
     with contextlib.suppress(AttributeError):
         _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it was dead before
+        os._exit(RUN_INTERRUPTED)

@@ -2,17 +2,18 @@
 
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
-from dapo_cli.ablation.points import Ablation, Run
+from dapo_cli.ablation.devices import cpus_of
+from dapo_cli.ablation.points import Ablation
 
 SCRIPT = """\
 #!/bin/bash
 # The {number} runs of the ablation {name}, one a task of a job array; written by `dapo ablate --slurm`.
 #
-#   sbatch --time=4:00:00 {options}{script}
+#   sbatch --time=4:00:00 {script}
 #
+# Where runs take GPUs, give --gpus-per-task={processes} too.
 # `dapo` must be on PATH (or DAPO=/path/to/dapo), and the folder one that all nodes see. Before the time limit, Slurm
 # sends USR1 to this script alone, which asks the run to save and stop after its current step; exit code 3 then puts the
 # task back into the queue, where it goes on. sbatch --signal=B:USR1@1800 asks half an hour before the limit. A failed
@@ -49,19 +50,17 @@ exit "$status"
 """
 
 
-def array_script(ablation: Ablation, runs: Sequence[Run], script: Path, at_a_time: int | None) -> str:
-    """The text of `script`: a task for each of `runs`, at most `at_a_time` of them at once."""
-    recipes = [point.recipe.recipe for point in ablation.points]
-    processes = max(recipe.launch.processes_per_node for recipe in recipes)
+def array_script(ablation: Ablation, script: Path, at_a_time: int | None) -> str:
+    """The text of `script`: a task for each run, at most `at_a_time` of them at once."""
+    recipes, runs = [point.recipe.recipe for point in ablation.points], ablation.runs
     return SCRIPT.format(
         number=len(runs),
         name=ablation.plan.name,
-        options="--gpus-per-task=1 " if processes == 1 else f"--gpus-per-task={processes} ",
+        processes=max(recipe.launch.processes_per_node for recipe in recipes),
         script=script.name,
         last=len(runs) - 1,
         at_a_time="" if at_a_time is None else f"%{at_a_time}",
-        # its threads, and one for each of its verifiers
-        cpus=max(r.launch.processes_per_node * ((r.run.threads or 1) + r.reward.workers) for r in recipes),
+        cpus=max(map(cpus_of, recipes)),
         runs="\n".join(f"    {shlex.quote(run.name)}" for run in runs),
         folder=shlex.quote(os.getcwd()),
         plan=shlex.quote(str(ablation.plan.path.resolve())),

@@ -11,13 +11,15 @@ from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
 from dapo_cli.ablation.points import Ablation, Run, change_lines, load_ablation
-from dapo_cli.ablation.results import results, short_lines, table_lines
+from dapo_cli.ablation.progress import unmatched
 from dapo_cli.ablation.runner import Event, Runner
 from dapo_cli.ablation.slurm import array_script
 from dapo_cli.config.shipped import find_plan, first_comment, plan_names
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import RunStopped, UserError
 from dapo_cli.interrupt import StopRequest
+from dapo_cli.report.runs import ACCURACY, TRAINING_ACCURACY, State
+from dapo_cli.report.study import read_study
 from dapo_cli.tracking.files import write_atomically
 
 FAILED = 1  # exit code where runs failed
@@ -56,7 +58,7 @@ def write_script(plan: str, script: Path, at_a_time: int | None) -> None:
         check_inputs([run for run in ablation.runs if not folder.is_done(run)])
         folder.write(ablation)
     try:
-        write_atomically(script, array_script(ablation, ablation.runs, script, at_a_time).encode())
+        write_atomically(script, array_script(ablation, script, at_a_time).encode())
     except OSError as error:
         raise UserError(f"--slurm {script}: cannot be written ({error.strerror})") from None
     typer.echo(f"wrote {script}: {len(ablation.runs)} tasks; its head says how to submit it")
@@ -70,9 +72,8 @@ def ablate(plan: str, jobs: int | None, retry_failed: bool) -> int:
     places = places_for(ablation, jobs, visible_gpus(), len(os.sched_getaffinity(0)))
     with folder.lock(shared=False):
         undone = [run for run in ablation.runs if not folder.is_done(run)]
-        events = folder.last_events()
-        given_up = [run for run in undone if _failed(events, run) and not retry_failed]
-        waiting = [run for run in undone if not _failed(events, run) or retry_failed]
+        given_up = [run for run in undone if _failed(folder, run) and not retry_failed]
+        waiting = [run for run in undone if run not in given_up]
         check_inputs(waiting)
         folder.write(ablation)
         done = len(ablation.runs) - len(undone)
@@ -114,28 +115,48 @@ def _run(
     with StopRequest() as stop, closing(ablation_view(ablation, folder, runs)) as view:
         runner = Runner(ablation, folder, places, view, stop)
         runner.run(runs)
-    stopped = stop.requested or ("a run" if Event.interrupted in runner.outcomes.values() else None)
-    if stopped and any(runner.outcomes.get(run.name) not in (Event.done, Event.failed) for run in runs):
+    if stop.requested and any(runner.outcomes.get(run.name) not in (Event.done, Event.failed) for run in runs):
         done = sum(map(folder.is_done, ablation.runs))
-        why = f"{stop.requested}: stopped" if stop.requested else "a signal ended a run:"
-        raise RunStopped(f"{why} with {done} of {len(ablation.runs)} runs done; the same command goes on.")
+        raise RunStopped(
+            f"{stop.requested}: stopped with {done} of {len(ablation.runs)} runs done; the same command goes on."
+        )
     return runner.outcomes
 
 
-def _failed(events: dict[str, dict[str, object]], run: Run) -> bool:
-    return events.get(run.name, {}).get("event") == Event.failed.name
+def _failed(folder: AblationFolder, run: Run) -> bool:
+    last = folder.last_event(run)
+    return last is not None and last["event"] == Event.failed.name
 
 
 def _conclude(ablation: Ablation, folder: AblationFolder, failed: Sequence[Run]) -> None:
-    typer.echo("\n" + "\n".join(table_lines(results(ablation, folder))))
-    for line in short_lines(ablation, folder):
-        typer.echo(f"warning: {line}")
-    events = folder.last_events()
+    _print_table(ablation, folder)
+    for run in ablation.runs:
+        if folder.is_done(run) and (line := unmatched(folder.run_folder(run), run, ablation.match)):
+            typer.echo(f"warning: {line}")
     for run in failed:
-        typer.echo(f"failed: {run.name}: {events[run.name]['message']} (log: {folder.log_file(run)})")
+        event = folder.last_event(run) or {}
+        typer.echo(f"failed: {run.name}: {event.get('message')} (log: {folder.log_file(run)})")
     if failed:
         typer.echo("--retry-failed tries failed runs again, from their last checkpoints.")
     typer.echo(f"next: dapo report {folder.path} -o report.html")
+
+
+def _print_table(ablation: Ablation, folder: AblationFolder) -> None:
+    """The report's first table, and what is left out of it."""
+    from dapo_cli.cli.report import print_table  # matplotlib
+    from dapo_cli.report.page import results_table
+    from dapo_cli.report.results import compare_points
+
+    evaluates = any(point.recipe.recipe.eval.data is not None for point in ablation.points)
+    study = read_study([str(folder.path)])
+    typer.echo("")
+    try:
+        print_table(results_table(compare_points(study, ACCURACY if evaluates else TRAINING_ACCURACY)))
+    except UserError as error:  # no run made a step
+        typer.echo(f"no table: {error}")
+    for each in study.runs:
+        if each.state not in (State.FINISHED, State.FAILED):
+            typer.echo(f"warning: {each.name} is {each.state.value}, and left out of the table: {each.detail}")
 
 
 def check_inputs(runs: Sequence[Run]) -> None:

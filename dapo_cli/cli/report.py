@@ -2,22 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dapo_cli.report.page import Table, results_table, training_table
 from dapo_cli.report.provenance import warnings
 from dapo_cli.report.results import Results, compare_points
 from dapo_cli.report.study import read_study
 from dapo_cli.report.words import headline, multiple_comparisons, statements
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+from dapo_cli.report.write import check_out, write_report
 
 
 def report(paths: Sequence[str], out: Path | None, baseline: str | None, metric: str) -> None:
     """Write the page to `out`, or print its tables. Raises UserError for what cannot be read, compared or written."""
-    from dapo_cli.report.write import check_out, write_report  # matplotlib, which only the page needs
-
     results = compare_points(read_study(paths, baseline), metric)
     if out is None:
         _print(results)
@@ -35,15 +30,16 @@ def _print(results: Results) -> None:
 
     console = Console()
     for table in (results_table(results), training_table(results)):
-        console.print(_rich(table))
+        print_table(table)
     lines = [*headline(results), "", *statements(results), "", *multiple_comparisons(results)]
     lines += [f"Warning: {warning}" for warning in warnings(results.study)]
     for line in lines:
         console.print(line, highlight=False, markup=False)
 
 
-def _rich(table: Table) -> "RichTable":
+def print_table(table: Table) -> None:
     from rich import box
+    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -53,4 +49,4 @@ def _rich(table: Table) -> "RichTable":
     for row in table.rows:
         cells = [Text(cell.text, style="bold" if cell.told else "") for cell in row.cells]
         shown.add_row(Text(row.label), *cells)
-    return shown
+    Console().print(shown)

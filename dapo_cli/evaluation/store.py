@@ -19,7 +19,7 @@ from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.records import Generation
-from dapo_cli.tracking.files import append_line, json_document, json_line, read_lines, write_atomically
+from dapo_cli.tracking.files import append_line, json_document, json_line, read_lines, whole_lines, write_atomically
 from dapo_cli.tracking.manifest import Manifest, differences, resumed
 from dapo_cli.tracking.run_folder import hold_lock, make_folder
 
@@ -126,7 +126,7 @@ class EvaluationFolder:
 
     def tokens_per_s(self) -> float | None:
         """Of generating, over all times that the evaluation went on."""
-        timings = read_lines(self.timings_file)
+        timings = read_lines(self.timings_file, "generate_s", "tokens")
         seconds = sum(timing["generate_s"] for timing in timings)
         return sum(timing["tokens"] for timing in timings) / seconds if seconds else None
 
@@ -140,11 +140,9 @@ def read_generations(path: Path, samples: int | None = None) -> tuple[dict[str, 
     problems: dict[str, Rows] = {}
     rows: Rows = []
     whole_bytes = position = 0
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = whole_lines(path)
     for number, line in enumerate(lines, start=1):
         position += len(line)
-        if not line.endswith(b"\n"):
-            break
         try:
             row = Generation.from_row(json.loads(line))
         except ValueError as error:

@@ -1,9 +1,9 @@
 """What stands below figures and above tables: what is shown, of how many runs, and how the intervals are made."""
 
-from dapo_cli.report.curves import runs_to_draw, window
+from dapo_cli.report.curves import NEAR, runs_to_draw, window
 from dapo_cli.report.figures import MOST_CURVES, points_drawn
-from dapo_cli.report.formats import counted
-from dapo_cli.report.results import Results
+from dapo_cli.report.formats import FIGURES, counted
+from dapo_cli.report.results import TRAINING, Results
 from dapo_cli.report.runs import ACCURACY
 from dapo_cli.report.statistics import Basis
 from dapo_cli.report.words import scale_for
@@ -97,8 +97,8 @@ def of_tables(results: Results) -> dict[str, str]:
     )
     if any(result.at_common for result in results.points):
         said += (
-            " Last column: the mean where every run had spent as many rollouts as the thriftiest did in all, read "
-            "straight between the evaluations around."
+            " Mean at equal rollouts: where every run had spent as many as the thriftiest did in all; a dash where a "
+            f"run was not evaluated within {100 * NEAR:.0f} % of there."
         )
     return {
         "results": said,
@@ -121,17 +121,11 @@ def of_tables(results: Results) -> dict[str, str]:
 
 def definitions(results: Results) -> list[tuple[str, str]]:
     """Each figure in a line, then the statistics."""
-    scale = scale_for(results)
-    own = [] if results.metric == ACCURACY else [(scale.name, f"{results.metric} of the run's files")]
+    keys = [key for key in dict.fromkeys([results.metric, ACCURACY, *TRAINING]) if key in FIGURES]
+    own = [] if results.metric in FIGURES else [(results.metric, "as the run's files hold it; docs/metrics.md")]
     return [
         *own,
-        ("held-out accuracy", "share of right completions of the held-out prompts (avg@k), by the run's own verifier"),
-        ("training reward", "mean of Eq. 7 + Eq. 13 of the DAPO paper over all judged rollouts of a step"),
-        ("entropy", "mean entropy of the next-token distribution at completion tokens of the batch, nats"),
-        ("completion length", "mean tokens of the judged completions, end of sequence included"),
-        ("informative groups", "share of judged groups with some, but not all, completions right"),
-        ("rollouts spent", "judged completions so far, those of groups that were not trained on included"),
-        ("training time", "seconds of the steps, evaluations and checkpoints left out; depends on the machine"),
+        *((FIGURES[key].name, FIGURES[key].definition) for key in keys),
         (
             "95 % interval",
             "mean ± t(0.975, n − 1) · s / √n over n seeds, s the sample standard deviation (n − 1). It takes seeds for "

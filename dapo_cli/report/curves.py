@@ -8,6 +8,8 @@ import numpy as np
 from dapo_cli.report.runs import ROLLOUTS, SECONDS, STEP, Run
 from dapo_cli.report.study import Point
 
+NEAR = 0.05  # of the rollouts at which a figure is read: how far off its measurements may lie
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -73,11 +75,16 @@ def window(run: Run) -> int:
     return 2 * (len(run.steps) // (2 * 12)) + 1
 
 
-def at(found: Curve | None, place: float) -> float | None:
-    """The mean at a place within the curve, straight between its neighbours; None outside."""
-    if found is None or not found.x[0] <= place <= found.x[-1]:
+def at_rollouts(run: Run, key: str, place: float) -> float | None:
+    """The figure where so many rollouts were spent: measured there, or straight between two measurements that both lie
+    within NEAR of it. None elsewhere: between evaluations that lie far apart, a line says nothing."""
+    x, y = _line(run, key, ROLLOUTS)
+    if not x or not x[0] <= place <= x[-1]:
         return None
-    return float(np.interp(place, found.x, found.mean))
+    after = int(np.searchsorted(x, place))
+    if x[after] != place and max(x[after] - place, place - x[after - 1]) > NEAR * place:
+        return None
+    return float(np.interp(place, x, y))
 
 
 def common_rollouts(points: Sequence[Point]) -> float | None:

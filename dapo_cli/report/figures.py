@@ -234,7 +234,7 @@ def ledger_bins(results: Results) -> list[str]:
 def ledger_figure(results: Results) -> bytes | None:
     """Share of the prompts seen in each bin of pass rate, at the first and the last step; None without a ledger."""
     bins = ledger_bins(results)
-    points = [point for point in points_drawn(results) if _histogram(point, bins, last=True)] if bins else []
+    points = [point for point in points_drawn(results) if histogram(point, bins, last=True)] if bins else []
     if not points:
         return None
 
@@ -248,7 +248,7 @@ def ledger_figure(results: Results) -> bytes | None:
         places = np.arange(len(bins))
         for axis, point in zip(axes, points, strict=False):
             for shift, last, colour in ((-0.2, False, "#BBBBBB"), (0.2, True, "#0072B2")):
-                axis.bar(places + shift, _histogram(point, bins, last=last), width=0.4, color=colour)
+                axis.bar(places + shift, histogram(point, bins, last=last), width=0.4, color=colour)
             axis.set_title(wrapped(point.label), loc="left")
             axis.grid(axis="x", visible=False)
             axis.set_xticks(places, names)
@@ -266,7 +266,7 @@ def ledger_figure(results: Results) -> bytes | None:
     return png(draw)
 
 
-def _histogram(point: Point, bins: Sequence[str], *, last: bool) -> list[float]:
+def histogram(point: Point, bins: Sequence[str], *, last: bool) -> list[float]:
     """Percent of each bin, mean over the runs; empty where no run kept a ledger."""
     heights = []
     for key in bins:

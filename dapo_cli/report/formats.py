@@ -3,24 +3,78 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dapo_cli.report.results import is_share
+from dapo_cli.algorithm.ledger import SHARES as LEDGER_SHARES
 from dapo_cli.report.statistics import Estimate
 
 MINUS = "−"
 NOTHING = "–"
 FIGURE_SPACE = "\u2007"  # as wide as a digit
-# heading of a metric where its own name would not do
-NAMES = {
-    "eval/accuracy": "held-out accuracy",
-    "judged/accuracy": "training accuracy",
-    "judged/reward": "training reward",
-    "policy/entropy": "entropy",
-    "length/mean": "completion length",
-    "sampler/informative_rate": "informative groups",
-    "rollouts": "rollouts spent",
-    "seconds": "training time",
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a figure is called and what it is; `unit` is % for a share, which files hold as 0 to 1."""
+
+    name: str
+    unit: str
+    definition: str
+
+
+# Figures of any other key are shown as files hold them, under their keys. docs/metrics.md has all.
+FIGURES = {
+    "eval/accuracy": Figure(
+        "held-out accuracy",
+        "%",
+        "share of right completions of the held-out prompts (avg@k), by the run's own verifier",
+    ),
+    "eval/hardest": Figure("accuracy on the hardest", "%", "of a table: over the rows that began under 3 %"),
+    "eval/pass_at_k": Figure("held-out pass@k", "%", "share of the held-out prompts with a right completion among k"),
+    "eval/truncated": Figure("held-out truncated", "%", "share of the held-out completions cut at their token limit"),
+    "judged/accuracy": Figure("training accuracy", "%", "share of right completions of all that a step judged"),
+    "judged/completed": Figure("completed", "%", "share of the judged completions that ended by themselves"),
+    "judged/truncated": Figure("truncated", "%", "share of the judged completions cut at sampling.max_tokens"),
+    "kept/accuracy": Figure("accuracy of the batch", "%", "share of right completions of those trained on"),
+    "kept/completed": Figure("completed of the batch", "%", "share of those trained on that ended by themselves"),
+    "kept/truncated": Figure("truncated of the batch", "%", "share of those trained on cut at sampling.max_tokens"),
+    "judged/reward": Figure(
+        "training reward", "", "mean of Eq. 7 + Eq. 13 of the DAPO paper over all judged rollouts of a step"
+    ),
+    "policy/entropy": Figure(
+        "entropy", "nats", "mean entropy of the next-token distribution at completion tokens of the batch"
+    ),
+    "length/mean": Figure(
+        "completion length", "tokens", "mean tokens of the judged completions, end of sequence included"
+    ),
+    "sampler/informative_rate": Figure(
+        "informative groups", "%", "share of judged groups with some, but not all, completions right"
+    ),
+    "sampler/yield_estimate": Figure("expected yield", "%", "the running share of informative groups"),
+    "rollouts": Figure(
+        "rollouts spent", "", "judged completions so far, those of groups that were not trained on included"
+    ),
+    "seconds": Figure(
+        "training time", "s", "seconds of the steps, evaluations and checkpoints left out; depends on the machine"
+    ),
+    "step": Figure("steps", "", "optimisation steps of Algorithm 1"),
+    "policy/positive": Figure("tokens of A > 0", "%", "share of the loss tokens with positive advantage"),
+    "policy/clip_high": Figure("clipped above", "%", "share of the loss tokens that the upper bound stops"),
+    "policy/clip_high_of_positive": Figure(
+        "clipped of A > 0", "%", "share of the tokens of A > 0 that the bound stops"
+    ),
+    "policy/clip_low": Figure("clipped below", "%", "share of the loss tokens that the lower bound stops"),
+    "policy/clip_dual": Figure("clipped by dual_clip", "%", "share of the loss tokens that algorithm.dual_clip stops"),
+    "mismatch/ess": Figure("effective sample size", "%", "of the importance weights, as a share of the tokens"),
+    "mismatch/corrected": Figure("corrected tokens", "%", "share of the tokens whose weight was cut or masked"),
+    "repetition/ngram_share": Figure("repetition", "%", "share of a completion's 4-grams that occurred before in it"),
+    "verifier/failed_share": Figure(
+        "failed verdicts", "%", "share of the verdicts that are the verifier's own failures"
+    ),
+    "ledger/never_solved": Figure("never solved", "%", "share of the prompts seen without any right completion"),
+    **{
+        f"ledger/{name}": Figure(f"ledger/{name}", "%", "share of the prompts seen in this bin of their last pass rate")
+        for name in LEDGER_SHARES
+    },
 }
-UNITS = {"policy/entropy": "nats", "length/mean": "tokens", "seconds": "s"}
 
 
 @dataclass(frozen=True)
@@ -92,9 +146,9 @@ def _with_unit(text: str, unit: str) -> str:
 
 def scale_of(key: str, values: Iterable[float | None] = ()) -> Scale:
     """How a figure is shown; `values` decide how many digits three significant ones take."""
-    name = NAMES.get(key, key)
-    if is_share(key):
-        return Scale(name, 100.0, 1, "%")
+    figure = FIGURES.get(key) or Figure(key, "", "")
+    if figure.unit == "%":
+        return Scale(figure.name, 100.0, 1, "%")
     known = [abs(value) for value in values if value is not None]
     largest = max(known, default=1.0)
     digits = (
@@ -106,7 +160,7 @@ def scale_of(key: str, values: Iterable[float | None] = ()) -> Scale:
         if largest >= 1
         else 3
     )
-    return Scale(name, 1.0, digits, UNITS.get(key, ""))
+    return Scale(figure.name, 1.0, digits, figure.unit)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from dapo_cli.report import captions
-from dapo_cli.report.formats import Scale, scale_of
+from dapo_cli.report.formats import NOTHING, Scale, scale_of
 from dapo_cli.report.provenance import changed_keys, environment, origins, warnings
 from dapo_cli.report.results import TRAINING, PointResult, Results
 from dapo_cli.report.statistics import Basis, Estimate
@@ -49,7 +49,7 @@ class Changes:
 
 
 def page(results: Results, figures: Sequence[tuple[str, bytes]]) -> bytes:
-    """`figures`: (name, PNG) in the order shown; the names are of `captions.FIGURES`."""
+    """`figures`: (name, PNG) in the order shown; the names are keys of `captions.ALTERNATIVES`."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER),
         autoescape=True,
@@ -85,18 +85,22 @@ def page(results: Results, figures: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def results_table(results: Results) -> Table:
-    """Point, mean with interval, seeds, differences, and the metric at equal rollouts."""
+    """Point, mean with interval, seeds, differences, the metric at equal rollouts, and what the plan quotes."""
     scale, common = scale_for(results), results.common_rollouts
     at_common = common is not None and any(result.at_common for result in results.points)
     heads = ["point", f"{scale.axis}: mean ± 95 % interval", "each seed", "difference to the baseline"]
     heads += ["difference to the rung before"] * results.study.is_ladder
     heads += [f"mean at {common or 0:,.0f} rollouts"] * at_common
+    references = [result.point.reference for result in results.points]
+    quoted = any(value is not None for value in references)
+    heads += ["published reference"] * quoted
     estimates = [result.estimate for result in results.points]
     columns = [_marked(scale.means(estimates), estimates), [Cell(_seeds(one, scale)) for one in results.points]]
     columns += [_differences([result.to_baseline for result in results.points], scale)]
     columns += [_differences([result.to_before for result in results.points], scale)] * results.study.is_ladder
     there = [result.at_common.mean if result.at_common else None for result in results.points]
     columns += [[Cell(scale.number(mean)) for mean in there]] * at_common
+    columns += [[Cell(NOTHING if value is None else f"{value:g}") for value in references]] * quoted
     cells = zip(*columns, strict=True)
     return Table(heads, [Row(one.point.label, list(row)) for one, row in zip(results.points, cells, strict=True)])
 
@@ -121,11 +125,11 @@ def _marked(texts: Sequence[str], column: Sequence[Estimate | None]) -> list[Cel
 
 def training_table(results: Results) -> Table:
     """How the training of each point went, by means over its finished runs."""
-    scales = [scale_of(key, [result.training[key] for result in results.points]) for key, _, _ in TRAINING]
-    heads = ["point", *(f"{name},\u00a0{unit}" if unit else name for _, name, unit in TRAINING), "runs finished"]
+    scales = [scale_of(key, [result.training[key] for result in results.points]) for key in TRAINING]
+    heads = ["point", *(scale.axis for scale in scales), "runs finished"]
     rows = []
     for result in results.points:
-        values = [Cell(scale.number(result.training[key])) for scale, (key, _, _) in zip(scales, TRAINING, strict=True)]
+        values = [Cell(scale.number(result.training[key])) for scale, key in zip(scales, TRAINING, strict=True)]
         finished = f"{len(result.point.finished)} of {len(result.point.runs)}"
         rows.append(Row(result.point.label, [*values, Cell(finished)]))
     return Table(heads, rows)

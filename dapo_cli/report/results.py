@@ -5,29 +5,20 @@ from dataclasses import dataclass
 
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import UserError
-from dapo_cli.report.curves import at, common_rollouts, curve
+from dapo_cli.report.curves import at_rollouts, common_rollouts
 from dapo_cli.report.runs import ROLLOUTS, SECONDS, STEP, Measured, Run
 from dapo_cli.report.statistics import Estimate, bonferroni, estimate, paired_difference
 from dapo_cli.report.study import Point, Study
 
-# What a point's training is described by: key, heading, unit. Means over the finished runs of their final figures.
-TRAINING = (
-    ("judged/reward", "training reward", ""),
-    ("policy/entropy", "entropy", "nats"),
-    ("length/mean", "length", "tokens"),
-    ("sampler/informative_rate", "informative groups", "%"),
-    (ROLLOUTS, "rollouts", ""),
-    (SECONDS, "training time", "s"),
-    (STEP, "steps", ""),
-)
+# What a point's training is described by: means over the finished runs of their final figures.
+TRAINING = ("judged/reward", "policy/entropy", "length/mean", "sampler/informative_rate", ROLLOUTS, SECONDS, STEP)
 OWN_KEYS = (ROLLOUTS, SECONDS)  # figures that are counted here, of no file
-SHARES = ("accuracy", "rate", "share", "truncated", "completed", "hardest", "pass_at_k")
 
 
 @dataclass(frozen=True)
 class PointResult:
-    """`to_before`: to the rung below, of a ladder. `at_common`: the metric where `Results.common_rollouts` were spent,
-    straight between the evaluations around. `training`: of TRAINING's keys; None where nothing was measured."""
+    """`to_before`: to the rung below, of a ladder. `at_common`: the metric where `Results.common_rollouts` were spent;
+    None where a run was not evaluated near there. `training`: of TRAINING's keys; None where nothing was measured."""
 
     point: Point
     values: dict[int, Measured]
@@ -97,7 +88,7 @@ def compare_points(study: Study, metric: str) -> Results:
                 to_baseline=None if point is study.baseline else paired_difference(own, base),
                 to_before=paired_difference(own, values[id(before)]) if before else None,
                 at_common=estimate(_at_rollouts(point.finished, metric, common)),
-                training={key: mean_final(point.finished, key) for key, _, _ in TRAINING},
+                training={key: mean_final(point.finished, key) for key in TRAINING},
             )
         )
     confidence = bonferroni(max(1, len(study.points) - 1))
@@ -133,11 +124,12 @@ def final_values(runs: Sequence[Run], key: str) -> dict[int, Measured]:
 
 
 def _at_rollouts(runs: Sequence[Run], metric: str, place: float | None) -> dict[int, Measured]:
-    """Of evaluations alone: a single step's figure is too noisy to be read at one place."""
+    """Of evaluations alone: a single step's figure is too noisy to be read at one place. Of all the runs or of none:
+    a mean over some seeds would stand beside means over all."""
     if place is None or not metric.startswith("eval/"):
         return {}
-    found = {run.seed: at(curve([run], metric, ROLLOUTS), place) for run in runs}
-    return {seed: Measured(value) for seed, value in found.items() if value is not None}
+    found = {run.seed: value for run in runs if (value := at_rollouts(run, metric, place)) is not None}
+    return {seed: Measured(value) for seed, value in found.items()} if len(found) == len(runs) else {}
 
 
 def mean_final(runs: Sequence[Run], key: str) -> float | None:
@@ -147,9 +139,3 @@ def mean_final(runs: Sequence[Run], key: str) -> float | None:
     else:
         found = estimate(final_values(runs, key))
     return found.mean if found else None
-
-
-def is_share(key: str) -> bool:
-    """Whether a figure is a share from 0 to 1, which people read in percent: by its name, or its name's last word."""
-    name = key.rpartition("/")[2]
-    return name in SHARES or name.rpartition("_")[2] in SHARES or name.startswith("share_")

@@ -1,6 +1,5 @@
 """One run as a report reads it: its folder's files, checked line by line, and whether it came to its end."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,19 +8,20 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
 from dapo_cli.errors import UserError
 from dapo_cli.report.statistics import Measured
+from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 
 Record = dict[str, Any]
 
 ACCURACY = "eval/accuracy"
+TRAINING_ACCURACY = "judged/accuracy"
 ROLLOUTS = "rollouts"  # judged completions so far
 SECONDS = "seconds"  # of training so far
 STEP = "step"
-NO_TRAINING = ("seconds/evaluate", "seconds/checkpoint")  # parts of a step's seconds that train nothing
-VERDICTS = ("verifier/right", "verifier/wrong", "verifier/failed")
 
 LAST_SHARE = 0.1  # of the steps: what a figure of single steps is averaged over to stand for the end of a run
 
@@ -38,7 +38,7 @@ class State(Enum):
 class Run:
     """`name` is the folder as the report shows it, `detail` how far it came or what is wrong with it.
 
-    `steps`, `seconds` and `evals` hold the records of metrics.jsonl, timings.jsonl and evals.jsonl; empty where the run
+    `steps`, `timings` and `evals` hold the records of metrics.jsonl, timings.jsonl and evals.jsonl; empty where the run
     is missing or damaged.
     """
 
@@ -63,8 +63,8 @@ class Run:
     def totals(self) -> dict[int, Mapping[str, float]]:
         """Step -> rollouts and training seconds spent up to its end; step 0 included."""
         numbers = [record[STEP] for record in self.steps]
-        spent = accumulate((sum(record[key] for key in VERDICTS) for record in self.steps), initial=0)
-        by_step = {record[STEP]: training_seconds(record) for record in self.timings}
+        spent = [0, *(record[ROLLOUTS_TOTAL] for record in self.steps)]
+        by_step = {record[STEP]: training_seconds([record]) for record in self.timings}
         passed = accumulate((by_step.get(number, math.nan) for number in numbers), initial=0.0)
         rows = zip([0, *numbers], spent, passed, strict=True)
         return {step: {STEP: step, ROLLOUTS: rollouts, SECONDS: seconds} for step, rollouts, seconds in rows}
@@ -98,11 +98,6 @@ class Run:
         return Measured(math.fsum(values) / len(values)) if values else None
 
 
-def training_seconds(timings: Record) -> float:
-    """Of one step, without its evaluation and checkpoint."""
-    return number(timings["seconds/step"]) - math.fsum(number(timings.get(key) or 0.0) for key in NO_TRAINING)
-
-
 def number(value: Any) -> float:
     """A figure as files hold it: "NaN" and "Infinity" are texts there. NaN for what is no figure."""
     try:
@@ -127,7 +122,7 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
         raise UserError(f"{folder.manifest_file}: no recipe with run.steps and run.seed; restore the file") from None
     if seed is not None and found_seed != seed:
         raise UserError(f"{folder.manifest_file}: run.seed is {found_seed}, the plan says {seed}")
-    steps = list(_records(folder.metrics_file, VERDICTS))
+    steps = list(_records(folder.metrics_file, (ROLLOUTS_TOTAL,)))
     timings = list(_records(folder.timings_file, ("seconds/step",)))
     evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
     state, detail = _state(folder, recipe, planned, steps, evals)
@@ -137,16 +132,17 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
 def _state(
     folder: RunFolder, recipe: Record, planned: int, steps: list[Record], evals: list[Record]
 ) -> tuple[State, str]:
-    """Finished: all steps, or the run's own budget spent; and, where the recipe evaluates, the last evaluation made."""
+    """Finished: as `RunFolder.finished`, with the evaluation after the last step where the recipe evaluates."""
     last = steps[-1][STEP] if steps else 0
-    budget = any(recipe["run"].get(key) is not None for key in ("budget_rollouts", "budget_seconds"))
-    if last < planned and not (budget and folder.export.exists()):
-        return State.UNFINISHED, f"stopped after step {last} of {planned}" if last else "no step finished"
-    evaluates = recipe.get("eval", {}).get("data") is not None
-    if evaluates and (not evals or evals[-1][STEP] != last):
+    if not folder.finished:
+        stopped = f"stopped after step {last} of {planned}" if last else "no step finished"
+        return State.UNFINISHED, stopped if last < planned else f"all {last} steps, but no export"
+    if recipe.get("eval", {}).get("data") is not None and (not evals or evals[-1][STEP] != last):
         return State.UNFINISHED, f"all {last} steps, but no evaluation after the last one"
-    ended = f"{last} of {planned} steps" if last >= planned else f"{last} steps, then its budget was spent"
-    return State.FINISHED, ended
+    return (
+        State.FINISHED,
+        f"{last} of {planned} steps" if last >= planned else f"{last} steps, then its budget was spent",
+    )
 
 
 def read_or_explain(path: Path, name: str, seed: int) -> Run:
@@ -160,24 +156,12 @@ def read_or_explain(path: Path, name: str, seed: int) -> Run:
 
 
 def _records(file: Path, needed: tuple[str, ...]) -> Iterator[Record]:
-    """The lines of a file of JSON records in the order of their steps, each with the figures `needed`.
-
-    A last line without an end is one that a kill, or a run at work, left half-written: it is no record yet.
-    """
+    """The lines of a file of JSON records in the order of their steps, each with the figures `needed`."""
     before = -1
-    for place, line in enumerate(file.read_bytes().splitlines(keepends=True) if file.exists() else [], start=1):
-        if not line.endswith(b"\n"):
-            return
-        where = f"{file}, line {place}"
-        try:
-            record = json.loads(line)
-            step = record[STEP]
-            figures = [float(record[key]) for key in needed]
-        except KeyError as error:
-            raise UserError(f"{where}: no {error.args[0]}; restore the file, or train the run again") from None
-        except (ValueError, TypeError):
-            raise UserError(f"{where}: no JSON record; restore the file, or train the run again") from None
-        if not isinstance(step, int) or step <= before or not all(map(math.isfinite, figures)):
+    for place, record in enumerate(read_lines(file, STEP, *needed), start=1):
+        step = record[STEP]
+        if not isinstance(step, int) or step <= before or not all(math.isfinite(number(record[key])) for key in needed):
+            where = f"{file}, line {place}"
             raise UserError(f"{where}: step {step!r} after step {before}, or a figure that is no number; restore it")
         before = step
         yield record

@@ -1,25 +1,21 @@
 """What a report compares: points, each with its runs, from an ablation's folder or from run folders side by side."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import UserError
 from dapo_cli.report.runs import Record, Run, State, read_or_explain, read_run
-from dapo_cli.tracking.manifest import FREE_KEYS, leaves
+from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.manifest import FREE_KEYS, Changed, changed, leaves
 
 PLAN_FILE = "ablation.json"
-STATUS_FILE = "status.jsonl"
+STATUS_SUFFIX = ".status.jsonl"  # beside a run's folder
 RUNS_PREFIX = "points/"
 LADDER = "ladder"
 SEED_KEY = "run.seed"
-ABSENT = "not there"  # what a key that a recipe lacks is shown as
-
-Changed = dict[str, tuple[Any, Any]]
-"""Key -> its value at the baseline, its value here."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +86,7 @@ def changes(point: Point, baseline: Point) -> Changed | None:
     manifest."""
     if point.recipe is None or baseline.recipe is None:
         return None
-    return compare(decisive(baseline.recipe), decisive(point.recipe))
-
-
-def compare(old: Record, new: Record) -> Changed:
-    """Keys whose values differ, in the order of the recipes.
-
-    >>> compare({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})
-    {'b': (2, 3), 'c': ('not there', 4)}
-    """
-    pairs = {key: (old.get(key, ABSENT), new.get(key, ABSENT)) for key in dict.fromkeys([*old, *new])}
-    return {key: (one, two) for key, (one, two) in pairs.items() if one != two or type(one) is not type(two)}
+    return changed(decisive(baseline.recipe), decisive(point.recipe))
 
 
 def decisive(recipe: Record) -> Record:
@@ -148,10 +134,10 @@ def _baseline(points: Sequence[Point], wanted: str | None, default: str | None =
 
 
 def _study_of_ablation(folder: Path, baseline: str | None) -> Study:
-    file, events = folder / PLAN_FILE, _last_events(folder / STATUS_FILE)
+    file = folder / PLAN_FILE
     try:
         plan = json.loads(file.read_bytes())
-        points = list(_points(plan["points"], folder, events))
+        points = list(_points(plan["points"], folder))
         name, kind, recipe = str(plan["name"]), str(plan["kind"]), str(plan["recipe"])
         match = (str(plan["match"]["by"]), float(plan["match"]["amount"])) if plan.get("match") else None
         default = str(plan["baseline"])
@@ -168,16 +154,10 @@ def _study_of_ablation(folder: Path, baseline: str | None) -> Study:
     return Study(name, kind, recipe, match, _baseline(points, baseline, default), points)
 
 
-def _last_events(file: Path) -> dict[str, Record]:
-    """The last event that `dapo ablate` noted of each run, by `POINT/seed_N`."""
-    found = {}
-    for place, line in enumerate(file.read_bytes().splitlines() if file.exists() else [], start=1):
-        try:
-            record = json.loads(line)
-            found[str(record["run"])] = record
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file}, line {place}: unreadable ({error}); remove the line") from None
-    return found
+def last_event(file: Path) -> Record | None:
+    """The last that `dapo ablate` noted of a run; None where it has not begun."""
+    events = read_lines(file, "event")
+    return events[-1] if events else None
 
 
 def _with_event(run: Run, event: Record | None) -> Run:
@@ -188,19 +168,18 @@ def _with_event(run: Run, event: Record | None) -> Run:
     return replace(run, state=State.FAILED, detail=words)
 
 
-def _points(planned: Sequence[Record], folder: Path, events: Mapping[str, Record]) -> Iterator[Point]:
+def _points(planned: Sequence[Record], folder: Path) -> Iterator[Point]:
     for point in planned:
         runs = []
         for planned_run in point["runs"]:
             seed, place = int(planned_run["seed"]), str(planned_run["dir"])
             run = read_or_explain(folder / place, place.removeprefix(RUNS_PREFIX), seed)
-            runs.append(_with_event(run, events.get(f"{point['name']}/seed_{seed}")))
-        changed = {str(key): (old, new) for key, (old, new) in point["changed"].items()}
+            runs.append(_with_event(run, last_event((folder / place).with_suffix(STATUS_SUFFIX))))
         reference = point.get("reference")
         yield Point(
             name=str(point["name"]),
             label=str(point.get("label") or point["name"]),
             runs=runs,
-            planned=changed,
+            planned={str(key): (old, new) for key, (old, new) in point["changed"].items()},
             reference=None if reference is None else float(reference),
         )

@@ -23,7 +23,7 @@ def results_csv(results: Results) -> bytes:
         heads.insert(heads.index(f"{name}_over") + 1, f"{name}_distinguishable")
     columns = ["point", "label", "metric", "runs", "finished", *heads]
     columns += ["rollouts_in_common", "mean_at_common_rollouts"]
-    columns += [*(f"seed_{seed}" for seed in seeds), *(key for key, _, _ in TRAINING)]
+    columns += [*(f"seed_{seed}" for seed in seeds), *TRAINING]
     return _csv(columns, [_result_row(result, results, seeds) for result in results.points])
 
 

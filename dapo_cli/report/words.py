@@ -1,5 +1,6 @@
 """What a report says in sentences: what was compared, what came out, and what cannot be told apart."""
 
+from dapo_cli.report.curves import NEAR
 from dapo_cli.report.formats import Scale, counted, listed, quoted, scale_of
 from dapo_cli.report.provenance import code_name
 from dapo_cli.report.results import Results, mean_of
@@ -88,7 +89,6 @@ def _sorted_out(results: Results) -> list[str]:
 def _spent(results: Results) -> list[str]:
     """A comparison at equal steps is none at equal cost; say so where the cost differs."""
     known = [(value, result.point.label) for result in results.points if (value := result.training[ROLLOUTS])]
-    there = [result for result in results.points if result.at_common]
     matched_by = results.study.match[0] if results.study.match else ""
     if matched_by == ROLLOUTS or len(known) < 2:
         return []
@@ -98,8 +98,17 @@ def _spent(results: Results) -> list[str]:
     said = [
         f"The points did not spend the same: {most:,.0f} rollouts a run by “{by_most}”, {least:,.0f} by “{by_least}”."
     ]
-    if there and results.common_rollouts is not None:
-        ahead = max(there, key=lambda result: mean_of(result.at_common))
+    if results.common_rollouts is None or not results.metric.startswith("eval/"):
+        return said
+    measured = [result for result in results.points if result.estimate]
+    if far := [result.point.label for result in measured if not result.at_common]:
+        said.append(
+            f"Which is ahead at {results.common_rollouts:,.0f} rollouts each cannot be told: {listed(quoted(far))} "
+            f"{'has a run' if len(far) == 1 else 'have runs'} without evaluations within {100 * NEAR:.0f} % of there; "
+            "a smaller eval.every gives them."
+        )
+    else:
+        ahead = max(measured, key=lambda result: mean_of(result.at_common))
         said.append(
             f"At {results.common_rollouts:,.0f} rollouts each, the highest mean is that of “{ahead.point.label}”: "
             f"{scale_for(results).value(mean_of(ahead.at_common))}."

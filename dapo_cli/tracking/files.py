@@ -3,11 +3,14 @@
 import json
 import math
 import os
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dapo_cli.errors import UserError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -39,8 +42,13 @@ def sync(path: Path) -> None:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Add one JSON line and make it durable, so that no checkpoint outlives the lines of the steps before it."""
-    with open(path, "ab") as file:
+    """Add one JSON line and make it durable, so that no checkpoint outlives the lines of the steps before it. What a
+    power cut or a full disk left half-written at the end is cut off first."""
+    with open(path, "a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.truncate(sum(map(len, whole_lines(path))))
         file.write(json_line(record))
         file.flush()
         os.fsync(file.fileno())
@@ -81,8 +89,36 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; none where it does not exist."""
-    if not path.exists():
+def whole_lines(path: Path, tail_bytes: int | None = None) -> list[bytes]:
+    """The lines of a file that another process may be writing, with their ends, but for one that is not whole yet; none
+    where there is no file. Of its last `tail_bytes` alone, the first may be the end of one."""
+    try:
+        with path.open("rb") as file:
+            if tail_bytes is not None:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - tail_bytes))
+            data = file.read()
+    except FileNotFoundError:
         return []
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+
+
+def read_lines(path: Path, *needed: str) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines, each with the keys `needed`; a half-written last line is no record yet.
+
+    Raises UserError naming file and line where one is no record, or lacks a key.
+    """
+    return [parsed(line, f"{path}, line {number}", needed) for number, line in enumerate(whole_lines(path), start=1)]
+
+
+def parsed(line: bytes, where: str, needed: Iterable[str] = ()) -> dict[str, Any]:
+    """Raises UserError."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: no JSON record; restore the file")
+    for key in needed:
+        if key not in record:
+            raise UserError(f"{where}: no {key}; restore the file")
+    return record

@@ -1,6 +1,7 @@
 """The manifest: what a run is, written before step 1, and what a resume compares itself with."""
 
 import hashlib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -10,6 +11,9 @@ from dapo_cli.tracking.files import jsonable
 from dapo_cli.tracking.provenance import Code, hardware, package_versions, requirements
 
 Manifest = dict[str, Any]
+Changed = dict[str, tuple[Any, Any]]
+"""Key -> its value before, its value now; ABSENT where there is none."""
+ABSENT = "not there"
 
 # Recipe keys that decide where results go, how often state is saved and what is refused, but no number: they may change
 # at a resume.
@@ -57,11 +61,11 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
 
     Recipe (but FREE_KEYS), data and model (wherever their files lie), the package's sources, package versions.
     """
-    recipe = compare_leaves(old["recipe"], new["recipe"], "")
+    pairs = {key: pair for key, pair in changed(old["recipe"], new["recipe"]).items() if not key.startswith(FREE_KEYS)}
+    for part in ("data", "model"):
+        pairs |= changed(without_paths(old[part]), without_paths(new[part]), part)
     return [
-        *(line for key, line in recipe if not key.startswith(FREE_KEYS)),
-        *(line for _, line in compare_leaves(without_paths(old["data"]), without_paths(new["data"]), "data")),
-        *(line for _, line in compare_leaves(without_paths(old["model"]), without_paths(new["model"]), "model")),
+        *(difference(key, *pair) for key, pair in pairs.items()),
         *_code_differences(old["code"], new["code"]),
         *_package_differences(old["packages"], new["packages"]),
     ]
@@ -84,25 +88,15 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def compare_leaves(old: Any, new: Any, name: str) -> Iterator[tuple[str, str]]:
-    """(key, line) of every leaf that differs between two trees of dicts and lists.
+def changed(old: Any, new: Any, name: str = "") -> Changed:
+    """Every leaf that differs between two trees of dicts and lists, in their order.
 
-    >>> list(compare_leaves({"optimizer": {"lr": 1e-4}}, {"optimizer": {"lr": 3e-4}}, ""))
-    [('optimizer.lr', 'optimizer.lr: 0.0001 in the run folder, 0.0003 now')]
+    >>> changed({"optimizer": {"lr": 1e-4}}, {"optimizer": {"lr": 3e-4}, "paths": ["a", "b"]})
+    {'optimizer.lr': (0.0001, 0.0003), 'paths': ('not there', ['a', 'b'])}
     """
-    old_leaves, new_leaves = dict(leaves(jsonable(old), name)), dict(leaves(jsonable(new), name))
-    for key in dict.fromkeys([*old_leaves, *new_leaves]):
-        before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)
-        if before != now or type(before) is not type(now):
-            yield key, difference(key, before, now)
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "not there"
-
-
-ABSENT = _Absent()
+    before, now = dict(leaves(jsonable(old), name)), dict(leaves(jsonable(new), name))
+    pairs = {key: (before.get(key, ABSENT), now.get(key, ABSENT)) for key in dict.fromkeys([*before, *now])}
+    return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
 def difference(key: str, before: Any, now: Any) -> str:
@@ -119,12 +113,14 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str) and len(value) in (40, 64) and set(value) <= set("0123456789abcdef"):
         return value[:SHOWN_HASH_CHARACTERS] + "…"
-    return str(value)
+    return f"[{', '.join(map(shown, value))}]" if isinstance(value, list) else str(value)
 
 
 def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Leaves with their dotted names. An empty dict or list is a leaf: it differs from one that is not there."""
-    if not isinstance(tree, (dict, list)) or not tree:
+    """Leaves with their dotted names. An empty dict or list is a leaf: it differs from one that is not there. So is a
+    list of plain values, which is one key's value."""
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    if not inner or (isinstance(tree, list) and not any(isinstance(value, (dict, list)) for value in tree)):
         yield name, tree
         return
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)

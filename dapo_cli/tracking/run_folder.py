@@ -12,7 +12,7 @@ checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
 profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profile_steps asks for it
 selftest.json                 what `dapo selftest` found for this recipe, where it was asked
-until_step_000003/            manifest, recipe, patch and lock file that held so far, where a resume changed them
+until_step_000003/            manifest, recipe, patch, lock file and export that held so far, where a resume changed them
 engine_rank_0.log             what vLLM says
 lock                          the process that writes here
 """
@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.files import json_document, json_line, sync, write_atomically
+from dapo_cli.tracking.files import json_document, json_line, parsed, sync, whole_lines, write_atomically
 
 MANIFEST_KEYS = ("started", "recipe", "data", "model", "code", "packages", "hardware", "resumes")
 ROLLOUTS_NAME = re.compile(r"step_(\d+)\.jsonl")
@@ -62,6 +63,11 @@ class RunFolder:
     def started(self) -> bool:
         """Whether a run lives here: `start` writes the manifest last, so the rest of a start is there with it."""
         return self.manifest_file.exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, by its steps or its budget: it exports its model last of all."""
+        return self.export.exists()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -97,7 +103,8 @@ class RunFolder:
         self.write_manifest(manifest)
 
     def change(self, manifest: dict[str, Any], recipe_yaml: str, patch: bytes, step: int) -> None:
-        """Write down what holds from `step` on; what held until then stays in until_step_000003/.
+        """Write down what holds from `step` on; what held until then, and what was exported, stays in
+        until_step_000003/.
 
         A second change at the same step leaves that folder as it is: no step was made by what is replaced now.
         """
@@ -107,6 +114,9 @@ class RunFolder:
             for file in (self.patch_file, self.recipe_file, self.manifest_file):
                 if file.exists():
                     write_atomically(before.path / file.name, file.read_bytes())
+        if self.export.exists():  # of the run that was finished: this one is not
+            shutil.rmtree(before.export, ignore_errors=True)  # of an earlier change at the same step
+            self.export.rename(before.export)
         write_atomically(self.recipe_file, recipe_yaml.encode())
         self.patch_file.unlink(missing_ok=True)
         if patch:
@@ -215,9 +225,7 @@ def cut_after(path: Path, step: int) -> int:
     if not path.exists():
         return 0
     kept_bytes, last_step = 0, 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if step == 0 or not line.endswith(b"\n"):
-            break
+    for number, line in enumerate(whole_lines(path) if step else [], start=1):
         line_step = _step_of(line, f"{path}, line {number}")
         if line_step > step:
             break
@@ -230,10 +238,10 @@ def cut_after(path: Path, step: int) -> int:
 
 
 def _step_of(line: bytes, where: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{where}: no JSON record with a step; restore the file or give a new run.dir") from None
+    step = parsed(line, where, ["step"])["step"]
+    if not isinstance(step, int):
+        raise UserError(f"{where}: step is {step!r}, no number; restore the file")
+    return step
 
 
 def _take_lock(descriptor: int, where: str, key: str, mode: int) -> None:

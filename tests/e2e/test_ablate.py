@@ -3,7 +3,6 @@
 import filecmp
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -102,11 +101,8 @@ def test_results_do_not_depend_on_jobs(reference: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_and_continued_equals_uninterrupted(
-    reference: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """After SIGKILL, the runs save and stop by themselves, since their parent is gone."""
+def test_killed_and_continued_equals_uninterrupted(reference: Path, tmp_path: Path) -> None:
+    """The runs save and stop by themselves, since their parent is gone."""
     plan = plan_of(tmp_path, PAIR, "seeds: 2\nmatch: {by: rollouts, amount: 60}")
     command = [sys.executable, "-m", "dapo_cli", "ablate", str(plan), "-j", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
@@ -115,15 +111,12 @@ def test_interrupted_and_continued_equals_uninterrupted(
     while not all((run / "metrics.jsonl").exists() for run in runs):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=300)
-    if number is signal.SIGKILL:
-        pids = [record["pid"] for record in records(tmp_path / "plan/status.jsonl")]
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    else:
-        assert process.returncode == 3 and f"{number.name}: stopped with" in errors
+    process.kill()
+    process.communicate(timeout=300)
+    pids = [records(run.with_suffix(".status.jsonl"))[0]["pid"] for run in runs]
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     done = ablate(plan)
     assert done.returncode == 0, done.stderr
     assert_same_runs(reference, tmp_path / "plan")
@@ -144,17 +137,3 @@ def test_a_task_of_the_slurm_array_is_the_same_run(reference: Path, tmp_path: Pa
     for name in ("metrics.jsonl", "evals.jsonl"):
         files = [folder / "points/dynamic/seed_0" / name for folder in (reference, tmp_path / "plan")]
         assert filecmp.cmp(*files, shallow=False)
-
-
-@pytest.mark.slow
-def test_by_seconds_a_run_ends_with_the_step_that_reaches_them(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, PAIR, "match: {by: seconds, amount: 1.5}")
-    assert ablate(plan, "-j", "1").returncode == 0
-    for name in ("plain", "dynamic"):
-        timings = records(tmp_path / "plan/points" / name / "seed_0/timings.jsonl")
-        trained = [
-            step["seconds/step"] - step["seconds/evaluate"] - step["seconds/checkpoint"]
-            for step in timings
-        ]  # fmt: skip
-        assert sum(trained[:-1]) < 1.5 and len(trained) < 40
-        assert sum(trained) > 1.5 - 0.2  # what the step spends on its files comes after the clock was read

@@ -44,12 +44,13 @@ def manifest_of(recipe: dict[str, Any]) -> dict[str, Any]:
 def step_line(
     step: int, *, prompts: int = 5, right: int = 8, reward: float = -0.2, entropy: float = 0.5
 ) -> dict[str, Any]:
-    """A line of metrics.jsonl with what a report reads; 4 completions a prompt."""
+    """A line of metrics.jsonl with what a report reads; 4 completions a prompt, and as many prompts in each step."""
     return {
         "step": step,
         "judged/accuracy": right / (4 * prompts),
         "judged/reward": reward,
         "sampler/informative_rate": 0.5,
+        "sampler/rollouts_total": 4 * prompts * step,
         "length/mean": 30.0 + step,
         "policy/entropy": entropy,
         "verifier/right": right,
@@ -69,7 +70,7 @@ def write_run(
     evals: Sequence[tuple[int, float]],
     steps: Sequence[dict[str, Any]] | None = None,
 ) -> Path:
-    """A run that went as far as `steps` go, by default all; a step takes 2 s, 0.5 s of them evaluating."""
+    """A run that ended with `steps`, by default all of its recipe; a step takes 2 s, 0.5 s of them evaluating."""
     if steps is None:
         steps = [step_line(step) for step in range(1, recipe["run"]["steps"] + 1)]
     folder.mkdir(parents=True)
@@ -78,6 +79,7 @@ def write_run(
     write_lines(folder / "timings.jsonl", timings)
     write_lines(folder / "evals.jsonl", [eval_line(step, accuracy) for step, accuracy in evals])
     (folder / "manifest.json").write_text(json.dumps(manifest_of(recipe)))
+    (folder / "export").mkdir()
     return folder
 
 

@@ -18,12 +18,14 @@ from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
 from dapo_cli.ablation.points import Ablation, Run, load_ablation
-from dapo_cli.ablation.runner import Event, Runner
+from dapo_cli.ablation.runner import Event, Runner, _stop_with_parent
 from dapo_cli.cli import ablate as command
 from dapo_cli.cli import ablate_display
 from dapo_cli.cli.ablate_display import PlainView
 from dapo_cli.cli.app import run as run_dapo
 from dapo_cli.errors import UserError
+from dapo_cli.tracking.files import read_lines
+from tests.unit.report_folders import manifest_of
 
 # What a run does, by its point: `broken` fails, `slow` works until a signal, `stubborn` does not stop at the first one.
 STAND_IN = """\
@@ -43,9 +45,17 @@ def handle(number, frame):
     if len(told) > 1:
         os._exit(130)
 signal.signal(signal.SIGTERM, handle)
-def write(name, record):
-    (folder / name).write_text(json.dumps(record) + "\\n")
-write("metrics.jsonl", {"step": 1, "judged/accuracy": 0.5, "sampler/rollouts_total": 60})
+def write(name, *records):
+    (folder / name).write_text("".join(json.dumps(record) + "\\n" for record in records))
+if (template := pathlib.Path(sys.argv[0]).with_name("manifest.json")).exists():
+    manifest = json.loads(template.read_text())
+    for key in ("run.seed", "data.seed"):
+        section, leaf = key.split(".")
+        manifest["recipe"][section][leaf] = int(overrides[key])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+first = {"step": 1, "judged/accuracy": 0.5, "sampler/rollouts_total": 60}
+write("metrics.jsonl", first)
+print("Error: of a worker that is started again", flush=True)
 if "broken" in str(folder) and not (folder.parent / "mended").exists():
     print("Error: recipe: no good\\nsome advice")
     sys.exit(2)
@@ -53,8 +63,11 @@ while ("slow" in str(folder) or "stubborn" in str(folder)) and not (folder.paren
     ready or (folder / "ready").touch()
     ready = True
     time.sleep(0.02)
-write("metrics.jsonl", {"step": 2, "judged/accuracy": 0.5, "sampler/rollouts_total": 120})
-write("evals.jsonl", {"step": 2, "eval/accuracy": (1 + int(overrides["run.seed"])) / 4})
+write("metrics.jsonl", first, first | {"step": 2, "sampler/rollouts_total": 120})
+seconds = {"seconds/step": 5, "seconds/evaluate": 2, "seconds/checkpoint": 1}
+write("timings.jsonl", {"step": 1} | seconds, {"step": 2} | seconds)
+if "silent" not in str(folder):
+    write("evals.jsonl", {"step": 2, "eval/prompts": 9, "eval/accuracy": (1 + int(overrides["run.seed"])) / 4})
 (folder / "export").mkdir()
 """
 
@@ -81,8 +94,18 @@ def ablate(plan: str, *options: str) -> int:
 
 
 def events(folder: Path) -> list[tuple[str, str]]:
-    lines = (folder / "out" / "status.jsonl").read_text().splitlines()
-    return [(record["run"], record["event"]) for record in map(json.loads, lines)]
+    """(run, event) of all runs, in the order of their times."""
+    found = []
+    for file in (folder / "out/points").glob("*/*.status.jsonl"):
+        run = f"{file.parent.name}/{file.name.removesuffix('.status.jsonl')}"
+        found += [(record["time"], run, record["event"]) for record in read_lines(file)]
+    return [(run, event) for _, run, event in sorted(found)]
+
+
+def write_manifest(folder: Path, plan: str) -> None:
+    """What the stand-in's runs are told to leave as their manifests."""
+    manifest = manifest_of(tree_of(load_ablation(read_plan(plan)).points[0]))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def starts(folder: Path, run: str) -> int:
@@ -90,9 +113,11 @@ def starts(folder: Path, run: str) -> int:
 
 
 def test_a_failed_run_stops_no_other_and_is_left_out_until_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(tmp_path, "broken", "good", more="seeds: 2")
+    write_manifest(tmp_path, plan)
+    monkeypatch.setenv("COLUMNS", "200")
     assert ablate(plan, "--jobs", "1") == 1
     assert events(tmp_path) == [
         ("broken/seed_0", "started"),
@@ -106,13 +131,10 @@ def test_a_failed_run_stops_no_other_and_is_left_out_until_asked_for(
     ]
     out = capsys.readouterr().out
     assert "failed       broken/seed_0: Error: recipe: no good (1 of 4)" in out
-    table = [line.split() for line in out.splitlines() if line.startswith(("good ", "broken "))]
-    assert table == [
-        ["broken", "0", "of", "2", "-", "-", "-"],
-        ["good", "2", "of", "2", "37.5%", "25.0%", "to", "50.0%", "120"],
-    ]
+    table = [line.split() for line in out.splitlines() if line.strip().startswith(("good ", "broken "))]
+    assert table == [["broken", "–", "–", "–", "–", "–"], ["good", "37.5", "±", "158.8", "25.0", "50.0", "–", "37.5"]]
     assert f"dapo report {tmp_path / 'out'} -o report.html" in out
-    status = json.loads((tmp_path / "out" / "status.jsonl").read_text().splitlines()[1])
+    status = read_lines(tmp_path / "out/points/broken/seed_0.status.jsonl")[1]
     assert status["exit_code"] == 2 and status["message"] == "Error: recipe: no good"
     assert "some advice" in (tmp_path / "out/points/broken/seed_0.log").read_text()
 
@@ -174,19 +196,42 @@ def test_a_second_signal_ends_them_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert events(tmp_path) == [("stubborn/seed_0", "started"), ("stubborn/seed_0", "interrupted")]
 
 
-def test_a_run_that_someone_else_stops_is_not_a_failed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_someone_else_stops_is_tried_again_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = plan_of(tmp_path, "slow", "good")
 
     def refresh(self: PlainView) -> None:
         ready = tmp_path / "out/points/slow/seed_0/ready"
         if ready.exists():
-            os.kill(json.loads((tmp_path / "out/status.jsonl").read_text().splitlines()[0])["pid"], signal.SIGTERM)
+            os.kill(read_lines(tmp_path / "out/points/slow/seed_0.status.jsonl")[0]["pid"], signal.SIGTERM)
             ready.unlink()
 
     monkeypatch.setattr(PlainView, "refresh", refresh)
-    assert ablate(plan, "-j", "1") == 3
-    assert events(tmp_path)[1] == ("slow/seed_0", "interrupted")
+    assert ablate(plan, "-j", "1") == 1
+    assert events(tmp_path)[1] == ("slow/seed_0", "failed")
     assert events(tmp_path)[-1] == ("good/seed_0", "done")
+    (tmp_path / "out/points/slow/mended").touch()
+    assert ablate(plan, "--retry-failed") == 0
+
+
+def test_a_run_whose_parent_died_before_it_could_ask_to_be_told_ends_at_once() -> None:
+    done = subprocess.run([sys.executable, "-S", "-c", "pass"], preexec_fn=partial(_stop_with_parent, -1))
+    assert done.returncode == 130
+
+
+def test_the_closing_table_names_what_it_leaves_out_and_quotes_references(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(tmp_path, "good", "silent")
+    Path(plan).write_text(Path(plan).read_text().replace("{name: good,", "{name: good, reference: 48.9,"))
+    write_manifest(tmp_path, plan)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert ablate(plan) == 0
+    out = capsys.readouterr().out
+    assert "silent/seed_0 is unfinished, and left out of the table: all 2 steps, but no evaluation after" in out
+    (row,) = [line.split() for line in out.splitlines() if line.strip().startswith("good ")]
+    assert "25.0" in row and row[-1] == "48.9"
 
 
 def test_a_folder_takes_one_process_and_one_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,13 +270,17 @@ def tree_of(point: object) -> dict:
 
 
 def test_a_run_that_steps_ended_before_its_budget_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The stand-in judges 120 completions."""
-    for amount, warned in ((120, False), (121, True)):
-        plan = plan_of(tmp_path, "one", "two", more=f"match: {{by: rollouts, amount: {amount}}}")
-        assert ablate(Path(plan).rename(tmp_path / f"{amount}.yaml").as_posix()) == 0
-        message = "one/seed_0: ended by run.steps = 40 with 120 of 121 rollouts"
-        assert (message in capsys.readouterr().out) is warned
-        (tmp_path / "out").rename(tmp_path / f"out{amount}")
+    """The stand-in judges 120 completions in its 2 steps, and trains for 4 s: 2 x (5 - 2 - 1)."""
+    cases = [("rollouts", 120, False), ("rollouts", 121, True), ("seconds", 4.0, False), ("seconds", 4.5, True)]
+    for by, amount, warned in cases:
+        more = f"base: [data.prompts=64]\nmatch: {{by: {by}, amount: {amount}}}"
+        plan = Path(plan_of(tmp_path, "one", "two", more=more)).rename(tmp_path / f"{by}{amount}.yaml")
+        plan.write_text(plan.read_text().replace("recipe: quickstart", "recipe: two_steps.yaml"))
+        (tmp_path / "two_steps.yaml").write_text("defaults: [quickstart, _self_]\nrun: {steps: 2}\n")
+        assert ablate(str(plan)) == 0
+        spent = {"rollouts": "120 of 121 rollouts", "seconds": "4 of 4.5 seconds"}[by]
+        assert (f"one/seed_0: ended by run.steps = 2 with {spent}" in capsys.readouterr().out) is warned
+        (tmp_path / "out").rename(tmp_path / f"out_{by}{amount}")
 
 
 @pytest.mark.parametrize(
@@ -277,15 +326,20 @@ def test_places_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return load_ablation(read_plan(plan_of(tmp_path, "one", "two", more=f"base: [{', '.join(base)}]")))
 
     plain, threads = ablation_of(), ablation_of("run.threads=2")
-    assert places(plain, None, 0) == [None] * 6
-    assert places(threads, None, 0) == [None] * 3
+    assert places(plain, None, 0) == [None] * 2  # a thread and two verifiers each
+    assert places(threads, None, 0) == [None]
+    assert places(ablation_of("reward.workers=1"), None, 0) == [None] * 3
     assert places(plain, 2, 0) == [None] * 2
     assert places(plain, None, 3) == ["0", "1", "2"]
     two_each = ablation_of("learner=fsdp", "launch.processes_per_node=2", "run.threads=4")
     assert places(two_each, None, 0) == [None]
     assert places(two_each, None, 5) == ["0,1", "2,3"]
     assert places(two_each, 3, 4) == ["0,1", "2,3", "0,1"]
-    assert places(two_each, None, 1) == ["0"]
+    with pytest.raises(UserError, match=r"launch\.processes_per_node = 2"):
+        places(two_each, None, 1)
+    by_seconds = load_ablation(read_plan(plan_of(tmp_path, "one", "two", more="match: {by: seconds, amount: 9}")))
+    assert places(by_seconds, None, 0) == [None] and places(by_seconds, None, 3) == ["0"]
+    assert places(by_seconds, 2, 3) == ["0", "1"]
     servers = ablation_of("rollout=vllm_server", "'rollout.servers=[http://a:1]'")
     assert places(servers, None, 4) == ["0"]
     with pytest.raises(UserError, match="--jobs 2"):
@@ -363,14 +417,18 @@ def test_one_run_alone_beside_others(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert starts(tmp_path, "one/seed_0") == 1 and starts(tmp_path, "broken/seed_0") == 2
 
 
-def test_a_run_that_a_killed_ablation_left_goes_on(tmp_path: Path) -> None:
-    """Its last event is that it started."""
+def test_a_status_that_a_power_cut_left_half_written_is_gone_over(tmp_path: Path) -> None:
+    """Its last whole event is that the run started; the next one takes the stump's place."""
     plan = plan_of(tmp_path, "one", "two")
     ablation, folder = load_ablation(read_plan(plan)), AblationFolder(tmp_path / "out")
-    (tmp_path / "out").mkdir()
+    status = folder.status_file(Run(ablation.points[0], 0))
+    status.parent.mkdir(parents=True)
     folder.note(Run(ablation.points[0], 0), "started")
+    with status.open("a") as file:
+        file.write('{"time": "2025-01-01", "event": "fai')
     assert ablate(plan) == 0
     assert starts(tmp_path, "one/seed_0") == 1
+    assert [record["event"] for record in read_lines(status)] == ["started", "started", "done"]
 
 
 def test_the_live_table_shows_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ def test_a_resume_counts_every_judged_completion_and_the_seconds_of_training(tmp
     assert read_budget(config, folder) == Budget(90, 7.0, 0, 0.0)
     folder.metrics_file.write_text(
         lines(
-            {"step": 1, "verifier/right": 10, "verifier/wrong": 20, "verifier/failed": 2},
-            {"step": 2, "verifier/right": 0, "verifier/wrong": 16, "verifier/failed": 0},
+            {"step": 1, "sampler/rollouts_total": 32},
+            {"step": 2, "sampler/rollouts_total": 48},
         )
     )
     folder.timings_file.write_text(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.manifest import build_manifest, compare_leaves, differences, resumed
+from dapo_cli.tracking import manifest as manifest_module
+from dapo_cli.tracking.manifest import build_manifest, differences, resumed
 from dapo_cli.tracking.provenance import (
     Code,
     file_sha256,
@@ -61,7 +62,7 @@ DECISIVE = [
     (("recipe", "run", "steps"), 80, "run.steps: 60 in the run folder, 80 now"),
     (("recipe", "run", "threads"), 1, "run.threads: null in the run folder, 1 now"),
     (("recipe", "run", "seed"), False, "run.seed: 0 in the run folder, false now"),
-    (("recipe", "data", "paths"), [], "data.paths.0: train.jsonl in the run folder, not there now"),
+    (("recipe", "data", "paths"), [], "data.paths: [train.jsonl] in the run folder, [] now"),
     (("data", 0, "sha256"), "f" * 64, "data.0.sha256: cccccccccccc… in the run folder, ffffffffffff… now"),
     (("data", 0, "prompts"), 29, "data.0.prompts: 30 in the run folder, 29 now"),
     (("model", "files", "config.json"), "0" * 64, "model.files.config.json: eeeeeeeeeeee… in the run folder, 0000"),
@@ -121,10 +122,15 @@ TREES = st.recursive(
 )
 
 
+def test_a_list_of_plain_values_is_one_keys_value() -> None:
+    old, new = {"data": {"paths": ["a", "b"]}, "files": [{"sha": 1}]}, {"data": {"paths": ["a"]}, "files": [{"sha": 2}]}
+    assert manifest_module.changed(old, new) == {"data.paths": (["a", "b"], ["a"]), "files.0.sha": (1, 2)}
+
+
 @given(TREES, TREES)
 def test_two_trees_compare_equal_exactly_if_their_json_is(old, new):
     same = json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
-    assert (list(compare_leaves(old, new, "tree")) == []) == same
+    assert (manifest_module.changed(old, new, "tree") == {}) == same
 
 
 def test_a_resume_is_recorded_and_the_manifest_says_what_holds(manifest: dict) -> None:

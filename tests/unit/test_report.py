@@ -11,7 +11,7 @@ import pytest
 
 from dapo_cli.cli.app import run
 from dapo_cli.report.curves import curve
-from dapo_cli.report.figures import curves_figure, ledger_figure, points_drawn
+from dapo_cli.report.figures import curves_figure, histogram, ledger_bins, ledger_figure, outcome_figure, points_drawn
 from dapo_cli.report.formats import scale_of
 from dapo_cli.report.page import page
 from dapo_cli.report.provenance import warnings
@@ -155,6 +155,7 @@ class TestBadRuns:
     def test_unfinished(self, ablation: Path) -> None:
         folder = ablation / "points/dynamic/seed_0"
         write_lines(folder / "metrics.jsonl", [step_line(step) for step in (1, 2)])
+        (folder / "export").rmdir()
         said, rows = looked(ablation)
         assert "dynamic/seed_0 is unfinished: stopped after step 2 of 4." in said
         assert rows["dynamic"]["seed_0"] == "" and float(rows["dynamic"]["mean"]) == 0.64
@@ -166,12 +167,11 @@ class TestBadRuns:
     def test_failed(self, ablation: Path) -> None:
         folder = ablation / "points/clip/seed_0"
         write_lines(folder / "metrics.jsonl", [step_line(1)])
-        events = [("base/seed_0", "done", 0), ("clip/seed_0", "started", None), ("clip/seed_0", "failed", 1)]
-        lines = [
-            {"run": name, "event": event, "exit_code": code, "message": "Error: no space"}
-            for name, event, code in events
-        ]
-        write_lines(ablation / "status.jsonl", lines)
+        (folder / "export").rmdir()
+        status = folder.with_suffix(".status.jsonl")
+        write_lines(status, [{"event": "started"}, {"event": "failed", "exit_code": 1, "message": "Error: no space"}])
+        with status.open("a") as file:
+            file.write('{"event": "sta')  # of a start that a power cut ended
         said = "clip/seed_0 is failed: exit code 1: Error: no space (stopped after step 1 of 4)."
         assert said in looked(ablation)[0]
 
@@ -184,7 +184,7 @@ class TestBadRuns:
                 [json.dumps(step_line(1)), json.dumps(step_line(1)), ""],
                 "metrics.jsonl, line 2: step 1",
             ),
-            ("metrics.jsonl", ['{"step": 1, "verifier/right": 3}', ""], "line 1: no verifier/wrong"),
+            ("metrics.jsonl", ['{"step": 1, "verifier/right": 3}', ""], "line 1: no sampler/rollouts_total"),
             (
                 "evals.jsonl",
                 ['{"step": 0, "eval/accuracy": "NaN", "eval/prompts": 9}', ""],
@@ -214,6 +214,7 @@ class TestBadRuns:
         folder = ablation / "points/base/seed_0"
         recipe = recipe_with(0, 100, run__budget_rollouts=80)
         (folder / "manifest.json").write_text(json.dumps(manifest_of(recipe)))
+        (folder / "export").rmdir()
         assert "base/seed_0 is unfinished: stopped after step 4 of 100." in looked(ablation)[0]
         (folder / "export").mkdir()
         said, rows = looked(ablation)
@@ -410,29 +411,64 @@ def test_the_page_needs_nothing_else_and_text_stays_text(ablation: Path, tmp_pat
 
 
 def test_the_same_runs_give_the_same_bytes(ablation: Path, tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        assert report(ablation, "-o", tmp_path / name / "r.html") == 0
-    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert [file.name for file in files] == [
-        "r.html",
-        "curves.csv",
-        "curves_over_rollouts.png",
-        "curves_over_steps.png",
-        "outcome.png",
-        "results.csv",
-    ]
-    for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes(), file
+    assert report(ablation, "-o", tmp_path / "r.html") == 0
+    names = ["curves.csv", "curves_over_rollouts.png", "curves_over_steps.png", "outcome.png", "results.csv"]
+    assert sorted(path.name for path in (tmp_path / "r_files").iterdir()) == names
+    again = compare_points(read_study([str(ablation)]), "eval/accuracy")
+    for name, content in {
+        "results.csv": results_csv(again),
+        "curves.csv": curves_csv(again.study),
+        "outcome.png": outcome_figure(again),
+    }.items():
+        assert (tmp_path / "r_files" / name).read_bytes() == content, name
+
+
+def test_a_mean_at_equal_rollouts_needs_evaluations_near_there(tmp_path: Path) -> None:
+    """The thriftier point ends at 400 rollouts; the other spends 800 and was evaluated at 0 and 800, then at 380 and
+    420 too, between which a line is read."""
+    base = [step_line(step, prompts=5) for step in range(1, 21)]
+    write_run(tmp_path / "base", recipe_with(0, 20), [(0, 0.1), (20, 0.4)], base)
+    steps = [step_line(step, prompts=5) for step in range(1, 41)]
+    other = write_run(tmp_path / "other", recipe_with(0, 40), [(0, 0.1), (40, 0.9)], steps)
+    for evals, there, words in (
+        ([(0, 0.1), (40, 0.9)], "", "cannot be told: “OTHER” has a run without evaluations within 5 % of there"),
+        ([(0, 0.1), (19, 0.5), (21, 0.6), (40, 0.9)], 0.55, "the highest mean is that of “OTHER”: 55.0 %"),
+        ([(0, 0.1), (20, 0.3), (40, 0.9)], 0.3, "the highest mean is that of “BASE”: 40.0 %"),
+    ):
+        write_lines(other / "evals.jsonl", [eval_line(step, accuracy) for step, accuracy in evals])
+        results = compare_points(read_study([str(tmp_path / "base"), str(other)]), "eval/accuracy")
+        found = rows_of(results_csv(results))[str(other)]["mean_at_common_rollouts"]
+        assert (found and pytest.approx(float(found))) == there
+        said = words.replace("OTHER", str(other)).replace("BASE", str(tmp_path / "base"))
+        assert said in " ".join(headline(results))
+
+
+def test_a_plan_that_varies_a_list_hides_nothing(ablation: Path) -> None:
+    for name, paths in (("base", ["a"]), ("clip", ["b", "c"])):
+        for folder in (ablation / "points" / name).glob("seed_?"):
+            changed_manifest(folder, "recipe", "data", value={"paths": paths})
+    plan = json.loads((ablation / "ablation.json").read_text())
+    plan["points"][1]["changed"] = CHANGED | {"data.paths": [["a"], ["b", "c"]]}
+    (ablation / "ablation.json").write_text(json.dumps(plan))
+    assert "clip-higher” differs" not in looked(ablation)[0]
+
+
+RIGHT = ([0.2, 0.3, 0.3, 0.4], [0.3, 0.3, 0.5, 0.8])  # shares of the prompts that are all solved, by seed and step
 
 
 def test_a_ledger_adds_its_histogram(ablation: Path) -> None:
     assert ledger_figure(compare_points(read_study([str(ablation)]), "eval/accuracy")) is None
     for file in ablation.glob("points/*/*/metrics.jsonl"):
-        shares = {"ledger/seen": 5, "ledger/share_0": 0.5, "ledger/share_to_25": 0.25, "ledger/share_100": 0.25}
-        write_lines(file, [step_line(step) | shares for step in range(1, 5)])
+        seed = int(file.parent.name.removeprefix("seed_"))
+        shares = [{"ledger/seen": 5, "ledger/share_0": 1 - right, "ledger/share_100": right} for right in RIGHT[seed]]
+        write_lines(file, [step_line(step) | found for step, found in enumerate(shares, start=1)])
     results = compare_points(read_study([str(ablation)]), "eval/accuracy")
+    bins = ledger_bins(results)
+    assert bins == ["ledger/share_0", "ledger/share_100"]
+    heights = [histogram(results.points[0].point, bins, last=last) for last in (False, True)]
+    assert heights == [pytest.approx([75, 25]), pytest.approx([40, 60])]
     drawn = ledger_figure(results)
-    assert drawn is not None and drawn.startswith(b"\x89PNG")
+    assert drawn is not None
     assert "Difficulty of the prompts seen so far" in page(results, [("difficulty", drawn)]).decode()
 
 
@@ -476,6 +512,10 @@ def test_noisy_figures_are_running_means(tmp_path: Path) -> None:
         ("eval/accuracy", "50.0 %"),
         ("sampler/informative_rate", "50.0 %"),
         ("ledger/share_to_25", "50.0 %"),
+        ("policy/clip_high_of_positive", "50.0 %"),
+        ("mismatch/ess", "50.0 %"),
+        ("ledger/never_solved", "50.0 %"),
+        ("policy/ratio_max", "0.500"),
         ("length/mean", "0.500 tokens"),
         ("rollouts", "0.500"),
     ],

@@ -1,12 +1,13 @@
 """scripts/toy_table.py on run folders made by hand."""
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.unit.report_folders import eval_line, recipe_with, step_line, write_lines, write_plan, write_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "toy_table.py"
 
@@ -20,41 +21,34 @@ def script() -> ModuleType:
     return module
 
 
-def write_run(folder: Path, seed: int, clip_high: float, dynamic: bool, accuracies: list[float], rollouts: int) -> None:
-    """A run of one step fewer than there are accuracies; hardest prompts have half the accuracy."""
-    folder.mkdir(parents=True)
-    recipe = {
-        "run": {"seed": seed, "steps": 2},
-        "algorithm": {"clip_low": 0.2, "clip_high": clip_high},
-        "sampler": {"dynamic": dynamic},
-    }
-    (folder / "manifest.json").write_text(json.dumps({"recipe": recipe}))
-    evals = [{"eval/accuracy": value, "eval/hardest": value / 2} for value in accuracies]
+def write_point(study: Path, point: str, seed: int, accuracies: list[float], prompts: int) -> Path:
+    """A run with an evaluation a step; hardest prompts have half the accuracy. `prompts` of 4 completions a step."""
     shares = [(0.1, 0.2), (0.1, 0.6)]  # clipped, positive: of both steps' tokens together 0.2 of 0.8
-    metrics = [
-        {
-            "policy/clip_high": clipped,
-            "policy/positive": positive,
-            "policy/loss_tokens": 100,
-            "verifier/right": rollouts - 5,
-            "verifier/wrong": 4,
-            "verifier/failed": 1,
-        }
-        for clipped, positive in shares[: len(accuracies) - 1]
+    steps = [
+        step_line(step, prompts=prompts)
+        | {"policy/clip_high": clipped, "policy/positive": positive, "policy/loss_tokens": 100}
+        for step, (clipped, positive) in enumerate(shares[: len(accuracies) - 1], start=1)
     ]
-    for name, records in (("evals", evals), ("metrics", metrics)):
-        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    folder = write_run(study / f"points/{point}/seed_{seed}", recipe_with(seed, 2), [(2, 0.1)], steps)
+    evals = [eval_line(step, value) | {"eval/hardest": value / 2} for step, value in enumerate(accuracies)]
+    write_lines(folder / "evals.jsonl", evals)
+    return folder
 
 
 def test_figures_are_those_of_the_runs(script: ModuleType, tmp_path: Path) -> None:
+    """By rollouts, dynamic sampling's run ends by its budget after a step of 76,800."""
+    steps, rollouts = tmp_path / "steps", tmp_path / "rollouts"
     for seed, better in ((0, 0.0), (1, 0.1)):
-        write_run(tmp_path / f"a{seed}", seed, 0.2, False, [0.1, 0.2, 0.4], 38_400)
-        write_run(tmp_path / f"b{seed}", seed, 0.28, False, [0.1, 0.2, 0.5 + better], 38_400)
-        write_run(tmp_path / f"deep/c{seed}", seed, 0.28, True, [0.1, 0.3, 0.7], 70_000)
-    write_run(tmp_path / "unfinished", 2, 0.28, True, [0.1, 0.9], 5)
-    found = script.figures(script.read_runs(tmp_path))
+        write_point(steps, "grpo", seed, [0.1, 0.2, 0.4], 9_600)
+        write_point(steps, "clip_higher", seed, [0.1, 0.2, 0.5 + better], 9_600)
+        write_point(steps, "dynamic_sampling", seed, [0.1, 0.3, 0.7], 17_500)
+        write_point(rollouts, "dynamic_sampling", seed, [0.1, 0.3], 19_200)
+    (write_point(steps, "dynamic_sampling", 2, [0.1, 0.9], 5) / "export").rmdir()  # unfinished
+    names = [{"name": name} for name in ("grpo", "clip_higher", "dynamic_sampling")]
+    for folder in (steps, rollouts):
+        write_plan(folder, names, seeds=(0, 1, 2))
+    found = script.figures(script.read_runs(steps), script.read_runs(rollouts))
     expected = [[40, 40], [50, 60], [10, 20], [5, 10], [25, 25], [25, 25], [70, 70], [30, 30], [140 / 76.8] * 2]
     assert [list(map(pytest.approx, values)) for values in expected] == found
-    text = script.table(script.read_runs(tmp_path))
-    assert "| clip-higher's gain | 2.4 | 15.0 ± 7.1 | 2 |" in text
-    assert "| - | 0 |" in script.table(script.read_runs(tmp_path / "deep"))
+    assert "| clip-higher's gain | 2.4 | 15.0 ± 7.1 | 2 |" in script.table(found)
+    assert "| - | 0 |" in script.table([[], *found[1:]])

@@ -22,7 +22,7 @@ from dapo_cli.config.schema import TrackingConfig, WandbMode
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
-from dapo_cli.tracking.files import json_line, read_lines, write_atomically
+from dapo_cli.tracking.files import append_line, json_line, read_lines, write_atomically
 from dapo_cli.tracking.metrics import (
     in_order,
     length_metrics,
@@ -488,3 +488,30 @@ def test_a_reader_who_goes_away_does_not_end_the_run(tmp_path):
     finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert (tmp_path / "done").exists()
+
+
+def test_a_line_half_written_is_no_record_and_the_next_takes_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    append_line(file, {"step": 1})
+    for stump in (b'{"step": 2, "lo', b'{"step": 2}'):  # a line is whole with its end alone
+        with file.open("ab") as end:
+            end.write(stump)
+        assert read_lines(file) == [{"step": 1}]
+    append_line(file, {"step": 3})
+    assert read_lines(file, "step") == [{"step": 1}, {"step": 3}]
+    with pytest.raises(UserError, match=r"lines\.jsonl, line 1: no loss"):
+        read_lines(file, "loss")
+    file.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"lines\.jsonl, line 2: no JSON record"):
+        read_lines(file)
+
+
+def test_a_finished_run_that_goes_on_with_changes_is_not_finished(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.start({"first": 1}, "", b"")
+    for _ in range(2):
+        folder.export.mkdir()
+        (folder.export / "weights").touch()
+        assert folder.finished
+        folder.change({"second": 2}, "", b"", step=2)
+        assert not folder.finished and (tmp_path / "until_step_000002/export/weights").exists()

@@ -150,7 +150,7 @@ def package_versions() -> dict[str, str | None]:
 
 @cache
 def requirements() -> bytes:
-    """requirements.lock: `name==version` of each installed distribution, a line each, sorted; names as PEP 503 has them.
+    """requirements.lock: `name==version` of each installed distribution, a line each, sorted; names as in PEP 503.
 
     Of two copies of a distribution the one is listed that comes first on sys.path, which is the one that is imported.
     """

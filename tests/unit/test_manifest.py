@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from dapo_cli.tracking.provenance import (
     model_folder_record,
     package_sha256,
     read_code,
+    requirements,
+    uncommitted,
 )
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.tracking.wandb_tracker import run_id
@@ -86,6 +89,8 @@ FREE = [
     (("recipe", "run", "dir"), "runs/b"),
     (("recipe", "checkpoint", "every"), 5),
     (("recipe", "tracking", "wandb"), "offline"),
+    (("recipe", "run", "require_clean"), True),
+    (("requirements_sha256",), "0" * 64),
     (("data", 0, "path"), "elsewhere/train.jsonl"),
     (("model", "path"), "elsewhere/tiny"),
     (("code", "commit"), "0" * 40),
@@ -232,6 +237,43 @@ def test_a_checkout_without_a_commit_has_everything_in_its_patch(tmp_path):
     code = read_code(package)
     assert code.record["commit"] is None and code.record["dirty"]
     assert b"+a = 1" in code.patch
+
+
+def test_uncommitted_names_what_makes_the_code_dirty(checkout):
+    package = checkout / "dapo_cli"
+    assert uncommitted(package) == []
+    (package / "ignored.py").write_text("not code")
+    (checkout / "notes.txt").write_text("not the package's")
+    assert uncommitted(package) == [] and not read_code(package).record["dirty"]
+    (package / "a.py").write_text("a = 2\n")
+    (package / "sub" / "b.py").unlink()
+    (package / "new é.py").write_text("c = 3\n")
+    git(checkout, "add", "dapo_cli/a.py")
+    assert uncommitted(package) == ["dapo_cli/a.py", "dapo_cli/sub/b.py", "dapo_cli/new é.py"]
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "second")
+    assert uncommitted(package) == []
+
+
+def test_code_that_no_commit_names_is_not_clean(tmp_path):
+    package = tmp_path / "dapo_cli"
+    package.mkdir()
+    (package / "a.py").write_text("a = 1\n")
+    git(tmp_path, "init", "--quiet")
+    with pytest.raises(UserError, match="without a commit"):
+        uncommitted(package)
+
+
+def test_the_lock_file_lists_what_can_be_imported():
+    lines = requirements().decode().splitlines()
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(set(names))
+    for name in ("torch", "transformers", "typing_extensions"):
+        assert f"{name.replace('_', '-')}=={importlib.metadata.version(name)}" in lines
+
+
+def test_the_manifest_holds_the_lock_file_s_hash(manifest):
+    assert manifest["requirements_sha256"] == hashlib.sha256(requirements()).hexdigest()
 
 
 # Model --------------------------------------------------------------------------------------------------------------

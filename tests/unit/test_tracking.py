@@ -269,6 +269,22 @@ def test_start_lays_out_the_folder_and_refuses_results_without_manifest(tmp_path
         folder.start({"seed": 1}, "", b"")
 
 
+def test_the_lock_file_is_rewritten_only_for_other_packages(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.start({}, "", b"", b"a==1\n")
+    folder.change_requirements(b"a==1\n", 2)
+    assert not folder.until(2).path.exists()
+    folder.change_requirements(b"a==2\n", 2)
+    folder.change_requirements(b"a==3\n", 2)
+    folder.change_requirements(b"a==4\n", 5)
+    assert folder.requirements_file.read_bytes() == b"a==4\n"
+    # No step was made with a==2, which another start replaced before the next one.
+    assert folder.until(2).requirements_file.read_bytes() == b"a==1\n"
+    assert folder.until(5).requirements_file.read_bytes() == b"a==3\n"
+    folder.change({"later": 1}, "later", b"", 5)
+    assert folder.until(5).recipe_file.read_bytes() == b"" and folder.until(5).manifest_file.exists()
+
+
 def test_bad_manifests_are_user_errors(tmp_path):
     folder = RunFolder(tmp_path)
     with pytest.raises(UserError, match="no run folder"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dapo_cli.algorithm.sampler import round_size
 from dapo_cli.config.schema import Recipe, Surplus, TabularData
 
-# Mean length of a completion as a share of sampling.max_tokens. Only a run can tell: all that is derived from it says so.
+# Mean length of a completion as a share of sampling.max_tokens. Only a run can tell it: what derives from it says so.
 ASSUMED_LENGTH = 0.5
 
 

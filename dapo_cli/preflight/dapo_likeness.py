@@ -25,7 +25,11 @@ from dapo_cli.preflight.findings import shown_number
 
 
 class Status(Enum):
+    """A technique is ON or OFF; anything else, and a technique in another form, is the SAME as the paper's or
+    DIFFERENT."""
+
     ON = "on"
+    SAME = "same"
     OFF = "off"
     DIFFERENT = "different"
 
@@ -49,6 +53,10 @@ class Trait:
     value: str
     paper: str
 
+    @property
+    def departs(self) -> bool:
+        return self.status in (Status.OFF, Status.DIFFERENT)
+
 
 @dataclass(frozen=True)
 class Likeness:
@@ -70,7 +78,7 @@ class Likeness:
 def likeness(recipe: Recipe) -> Likeness:
     """The verdict on a recipe that passed the loader."""
     traits = (*_techniques(recipe), *_algorithm(recipe), *_changes(recipe), *_sizes(recipe))
-    away = {role: [t for t in traits if t.role is role and t.status is not Status.ON] for role in Role}
+    away = {role: [t for t in traits if t.role is role and t.departs] for role in Role}
     sizes = ", ".join(f"{trait.name} {trait.value}" for trait in away[Role.SIZE])
     if missing := away[Role.ALGORITHM]:
         preset = _preset(recipe)
@@ -84,47 +92,50 @@ def likeness(recipe: Recipe) -> Likeness:
 
 
 def _reason(trait: Trait) -> str:
-    return f"{trait.name} is off" if trait.status is Status.OFF else f"{trait.name}: {trait.value}"
+    """For example `clip-higher is off (clip to 1 - 0.2, 1 + 0.2)` or `KL term: 0.04 times k3`."""
+    if trait.status is Status.OFF:
+        return f"{trait.name} is off" + ("" if trait.value == "none" else f" ({trait.value})")
+    return f"{trait.name}: {trait.value}"
 
 
-def _on(name: str, role: Role, condition: bool, value: str, paper: str, other: Status = Status.DIFFERENT) -> Trait:
-    return Trait(name, role, Status.ON if condition else other, value, paper)
+def _technique(name: str, condition: bool, value: str, paper: str, other: Status) -> Trait:
+    return Trait(name, Role.ALGORITHM, Status.ON if condition else other, value, paper)
+
+
+def _like(name: str, role: Role, condition: bool, value: str, paper: str) -> Trait:
+    return Trait(name, role, Status.SAME if condition else Status.DIFFERENT, value, paper)
 
 
 def _techniques(recipe: Recipe) -> Iterator[Trait]:
     """The four of section 3."""
-    sampler, algorithm = recipe.sampler, recipe.algorithm
-    sampling = "informative groups alone, refilled"
-    if not sampler.dynamic:
-        yield Trait("dynamic sampling", Role.ALGORITHM, Status.OFF, "every group is trained on", sampling)
-    else:
-        value = sampling if sampler.refill else "informative groups alone, not refilled"
-        yield _on("dynamic sampling", Role.ALGORITHM, sampler.refill, value, sampling)
+    sampler, algorithm, overlong = recipe.sampler, recipe.algorithm, recipe.overlong
+    paper = "informative groups alone, refilled"
+    value = "informative groups alone, not refilled" if sampler.dynamic else "every group is trained on"
+    refills = sampler.dynamic and sampler.refill
+    other = Status.DIFFERENT if sampler.dynamic else Status.OFF
+    yield _technique("dynamic sampling", refills, paper if refills else value, paper, other)
     clips = algorithm.surrogate is Surrogate.clip
-    value = (
-        f"clip to 1 - {shown_number(algorithm.clip_low)}, 1 + {shown_number(algorithm.clip_high)}"
-        if clips
-        else f"surrogate {algorithm.surrogate.value}"
-    )
-    higher = algorithm.clip_high > algorithm.clip_low
+    value = f"clip to 1 - {shown_number(algorithm.clip_low)}, 1 + {shown_number(algorithm.clip_high)}"
+    value = value if clips else f"surrogate {algorithm.surrogate.value}"
+    higher = clips and algorithm.clip_high > algorithm.clip_low
     other = Status.OFF if clips else Status.DIFFERENT
-    yield _on("clip-higher", Role.ALGORITHM, clips and higher, value, "clip to 1 - 0.2, 1 + 0.28", other)
+    yield _technique("clip-higher", higher, value, "clip to 1 - 0.2, 1 + 0.28", other)
     token_mean = algorithm.aggregation is Aggregation.token_mean
-    yield _on("token-level loss", Role.ALGORITHM, token_mean, algorithm.aggregation.value, "token_mean")
-    value = f"Eq. 13 over the last {recipe.overlong.cache_tokens:,} tokens" if recipe.overlong.penalty else "none"
+    yield _technique("token-level loss", token_mean, algorithm.aggregation.value, "token_mean", Status.OFF)
+    value = f"Eq. 13 over the last {overlong.cache_tokens:,} tokens" if overlong.penalty else "none"
     paper = "Eq. 13 over the last 4,096 tokens"
-    yield _on("soft overlong penalty", Role.ALGORITHM, recipe.overlong.penalty, value, paper, Status.OFF)
+    yield _technique("soft overlong penalty", overlong.penalty, value, paper, Status.OFF)
 
 
 def _algorithm(recipe: Recipe) -> Iterator[Trait]:
     """What else makes the objective."""
     algorithm = recipe.algorithm
     ratio = algorithm.ratio is RatioLevel.token
-    yield _on("importance ratio", Role.ALGORITHM, ratio, f"of each {algorithm.ratio.value}", "of each token")
+    yield _like("importance ratio", Role.ALGORITHM, ratio, f"of each {algorithm.ratio.value}", "of each token")
     std = algorithm.advantage is Advantage.group_std
-    yield _on("advantage", Role.ALGORITHM, std, algorithm.advantage.value, "group_std")
+    yield _like("advantage", Role.ALGORITHM, std, algorithm.advantage.value, "group_std")
     beta = algorithm.kl_coefficient
-    yield _on("KL term", Role.ALGORITHM, beta == 0, f"{shown_number(beta)} times k3" if beta else "none", "none")
+    yield _like("KL term", Role.ALGORITHM, beta == 0, f"{shown_number(beta)} times k3" if beta else "none", "none")
 
 
 def _changes(recipe: Recipe) -> Iterator[Trait]:
@@ -134,27 +145,27 @@ def _changes(recipe: Recipe) -> Iterator[Trait]:
     failed = recipe.reward.failed_reward
     value = "your own function" if own else "+1 right, -1 wrong"
     value += "" if failed == -1 else f", {shown_number(failed)} where verification failed"
-    yield _on("reward rule", Role.CHANGE, not own and failed == -1, value, "+1 right, -1 wrong")
+    yield _like("reward rule", Role.CHANGE, not own and failed == -1, value, "+1 right, -1 wrong")
     value = f"{correction.kind.value} by {correction.level.value}"
     value = "none" if correction.kind is CorrectionKind.none else value
-    yield _on("engine correction", Role.CHANGE, correction.kind is CorrectionKind.none, value, "none")
+    yield _like("engine correction", Role.CHANGE, correction.kind is CorrectionKind.none, value, "none")
     dual = algorithm.dual_clip
     value = "none" if dual is None else shown_number(dual)
-    yield _on("dual clip", Role.CHANGE, dual in (None, 10), value, "none (the authors' script: 10)")
+    yield _like("dual clip", Role.CHANGE, dual in (None, 10), value, "none (the authors' script: 10)")
     filtered = recipe.overlong.filter_truncated
     value = "truncated completions leave the loss" if filtered else "none"
-    yield _on("overlong filter", Role.CHANGE, not filtered, value, "none beside the soft penalty")
+    yield _like("overlong filter", Role.CHANGE, not filtered, value, "none beside the soft penalty")
     skips = sampler.skip_solved_above is not None or sampler.skip_hopeless_below is not None
-    yield _on("prompts passed over", Role.CHANGE, not skips, "by their last pass rate" if skips else "none", "none")
+    yield _like("prompts passed over", Role.CHANGE, not skips, "by their last pass rate" if skips else "none", "none")
     stale = sampler.surplus is Surplus.carry or recipe.run.ahead > 0
     value = "some are of an earlier step's weights" if stale else "all are of the step's weights"
-    yield _on("completions", Role.CHANGE, not stale, value, "all are of the step's weights")
-    yield _on("passes over a batch", Role.CHANGE, algorithm.passes == 1, str(algorithm.passes), "1")
+    yield _like("completions", Role.CHANGE, not stale, value, "all are of the step's weights")
+    yield _like("passes over a batch", Role.CHANGE, algorithm.passes == 1, str(algorithm.passes), "1")
     temperature = recipe.sampling.temperature
-    yield _on("temperature", Role.CHANGE, temperature == 1, shown_number(temperature), "1")
+    yield _like("temperature", Role.CHANGE, temperature == 1, shown_number(temperature), "1")
     tabular, rank = isinstance(recipe.learner, TabularLearner), recipe.learner.lora_rank
     value = "plain gradient descent" if tabular else "AdamW" if rank is None else f"AdamW on adapters of rank {rank}"
-    yield _on("optimizer", Role.CHANGE, value == "AdamW", value, "AdamW")
+    yield _like("optimizer", Role.CHANGE, value == "AdamW", value, "AdamW")
 
 
 def _sizes(recipe: Recipe) -> Iterator[Trait]:
@@ -175,7 +186,7 @@ def _sizes(recipe: Recipe) -> Iterator[Trait]:
     if algorithm.surrogate is Surrogate.clip:
         values = [("clip_low", algorithm.clip_low, 0.2), ("clip_high", algorithm.clip_high, 0.28), *values]
     for name, value, paper in values:
-        yield _on(name, Role.SIZE, value == paper, shown_number(value), shown_number(paper))
+        yield _like(name, Role.SIZE, value == paper, shown_number(value), shown_number(paper))
 
 
 def _preset(recipe: Recipe) -> str | None:

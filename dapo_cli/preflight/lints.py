@@ -58,7 +58,9 @@ def _overlong(recipe: Recipe) -> Iterator[Finding]:
         )
         yield Finding(Level.WARNING, key, value, problem, remedy)
     if overlong.penalty and share > LARGE_BUFFER:
-        problem = f"more than half of sampling.max_tokens = {most:,}: ordinary completions are punished for their length"
+        problem = (
+            f"more than half of sampling.max_tokens = {most:,}: ordinary completions are punished for their length"
+        )
         yield Finding(Level.WARNING, key, value, problem, remedy)
     if not (overlong.penalty or overlong.filter_truncated or isinstance(recipe.model, TabularModel)):
         problem = "a completion that is cut off counts as a wrong one, however good its reasoning (section 3.4)"
@@ -67,14 +69,20 @@ def _overlong(recipe: Recipe) -> Iterator[Finding]:
 
 def _answer_form(recipe: Recipe) -> Iterator[Finding]:
     if isinstance(recipe.reward, StrictBoxedReward) and recipe.data.instruction is Instruction.authors:
-        problem = r"the instruction asks for a line `Answer: ...`, but reward strict_boxed reads the last \boxed{} alone"
+        problem = (
+            r"the instruction asks for a line `Answer: ...`, but reward strict_boxed reads the last \boxed{} alone"
+        )
         remedy = r"choose reward=authors or reward=math, or ask for \boxed{} in the questions with instruction none"
         yield Finding(Level.ERROR, "data.instruction", "authors", problem, remedy)
-    if isinstance(recipe.reward, AuthorsReward) and recipe.eval.data is not None:
-        if recipe.data.instruction is not recipe.eval.data.instruction:
-            value = recipe.eval.data.instruction.value
-            problem = f"training has {recipe.data.instruction.value}, and reward authors reads `Answer: ...` alone"
-            yield Finding(Level.WARNING, "eval.data.instruction", value, problem, "set both alike")
+    evaluated = recipe.eval.data
+    if (
+        isinstance(recipe.reward, AuthorsReward)
+        and evaluated is not None
+        and evaluated.instruction is not recipe.data.instruction
+    ):
+        problem = f"training has {recipe.data.instruction.value}, and reward authors reads `Answer: ...` alone"
+        value = evaluated.instruction.value
+        yield Finding(Level.WARNING, "eval.data.instruction", value, problem, "set both alike")
 
 
 def _precision(recipe: Recipe) -> Iterator[Finding]:
@@ -83,8 +91,8 @@ def _precision(recipe: Recipe) -> Iterator[Finding]:
         return
     if recipe.correction.kind is CorrectionKind.none:
         problem = (
-            f"learner and engine round differently in {dtype.value}, and with correction.kind = none the loss takes the "
-            "engine's samples for the learner's own"
+            f"learner and engine round differently in {dtype.value}, and with correction.kind = none the loss takes "
+            "the engine's samples for the learner's own"
         )
         remedy = "set correction.kind=truncated, or watch mismatch/ in the metrics"
         yield Finding(Level.WARNING, "learner.compute_dtype", dtype.value, problem, remedy)
@@ -127,7 +135,9 @@ def _sampler(recipe: Recipe) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "sampler.max_rounds", str(sampler.max_rounds), problem, remedy)
     elif sampler.max_rounds == 1:
         least = wanted / sampler.max_prompts_per_round
-        problem = f"a step is short as soon as fewer than {max(least, sampler.initial_yield):.0%} of groups are informative"
+        problem = (
+            f"a step is short as soon as fewer than {max(least, sampler.initial_yield):.0%} of groups are informative"
+        )
         yield Finding(Level.WARNING, "sampler.max_rounds", "1", problem, "raise it")
 
 

@@ -12,7 +12,6 @@ from dapo_cli.config.schema import (
     Precision,
     Recipe,
     TransformersRollout,
-    VllmColocatedRollout,
 )
 from dapo_cli.preflight.shape import ModelShape
 
@@ -25,12 +24,14 @@ SAMPLING_COPIES = 5  # of the next tokens' float32 logits: scaled, log-probs, pr
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a micro-batch and a batch of decoding hold at most: the longest prompt and completion, in tokens."""
+    """What a micro-batch and a batch of decoding hold at most: the longest prompt and completion, in tokens; groups of
+    an update and their samples; and `wanted`, the completions that a round or an evaluation asks for."""
 
     prompt: int
     completion: int
     update_groups: int
     samples: int
+    wanted: int
 
     @property
     def longest(self) -> int:
@@ -46,8 +47,8 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one process. `kv_token` is what one token takes in the KV cache, `sequences_fit` how many whole
-    sequences the cache has room for; None where another process, or a share of the GPU, decides."""
+    """Bytes of one process. `kv_token` is what one token takes in the KV cache, `kv_cache` what
+    all of `sequences` take there; None where vLLM decides."""
 
     standing: float
     updating: float
@@ -77,6 +78,7 @@ class Memory:
 
     @property
     def peak(self) -> float:
+        """Of the step."""
         return max(self.update, self.generate or 0.0)
 
 
@@ -89,10 +91,8 @@ def plan_memory(recipe: Recipe, shape: ModelShape, sequences: Sequences, *, on_c
     plain = _shares_weights(recipe)
     kv_token = float(size * 2 * shape.kv_size * shape.layers)
     embedded = isinstance(rollout, TransformersRollout)
-    decoded = rollout.max_batch_completions if isinstance(rollout, TransformersRollout) else 0
-    decoded = min(decoded, sequences.samples * recipe.sampler.max_prompts_per_round)
+    decoded = min(rollout.max_batch_completions, sequences.wanted) if isinstance(rollout, TransformersRollout) else 0
     repeated = size * 2 * shape.hidden * sequences.longest  # one layer's keys and values for all heads
-    # A colocated engine sleeps while the learner works; its share is the GPU's, not the model's.
     return Memory(
         standing=standing,
         updating=updating,
@@ -111,14 +111,6 @@ def plan_memory(recipe: Recipe, shape: ModelShape, sequences: Sequences, *, on_c
 
 def processes(recipe: Recipe) -> int:
     return recipe.launch.nodes * recipe.launch.processes_per_node
-
-
-def colocated_bytes(recipe: Recipe, gpu_bytes: float) -> float | None:
-    """What a colocated vLLM engine takes of a GPU while it generates; None for other engines."""
-    if not isinstance(recipe.rollout, VllmColocatedRollout):
-        return None
-    share = recipe.rollout.gpu_memory_share
-    return gpu_bytes * (0.5 if share is None else share)
 
 
 def _shares_weights(recipe: Recipe) -> bool:

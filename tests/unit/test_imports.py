@@ -18,7 +18,7 @@ LAYERS = [  # lowest first
     {"evaluation"},
     {"train", "export", "report"},
     {"build"},
-    {"selftest", "ablation"},
+    {"selftest", "ablation", "preflight"},
     {"cli"},
     {"__main__"},
 ]

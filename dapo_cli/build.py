@@ -66,9 +66,11 @@ class Inputs:
     reward_function: UserFunction | None
 
 
-def open_model(model: ModelConfig) -> Pretrained | Table:
-    """All of a model but its weights; of a table, all."""
-    return make_table(model) if isinstance(model, TabularModel) else open_pretrained(model)
+def open_model(model: ModelConfig, *, with_weights: bool = True) -> Pretrained | Table:
+    """All of a model but its weights, which `with_weights` fetches where they are on the hub; of a table, all."""
+    if isinstance(model, TabularModel):
+        return make_table(model)
+    return open_pretrained(model, with_weights=with_weights)
 
 
 def read_inputs(recipe: Recipe) -> Inputs:

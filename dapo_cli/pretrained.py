@@ -50,14 +50,14 @@ def of_folder(model: ModelConfig) -> PretrainedModel:
     raise UserError("model tabular: a table has no folder, tokenizer or architecture, which this needs; set model.path")
 
 
-def open_pretrained(model: ModelConfig) -> Pretrained:
-    """Find the model and read all but its weights.
+def open_pretrained(model: ModelConfig, *, with_weights: bool = True) -> Pretrained:
+    """Find the model and read all but its weights, which a hub model is fetched without where they are not wanted.
 
     Raises UserError for a missing folder, an unreachable hub, a folder without configuration or tokenizer, and an
     architecture that is no causal language model.
     """
     model = of_folder(model)
-    folder, commit = _find(model)
+    folder, commit = _find(model, with_weights)
     config = _open_config(model, folder)
     return Pretrained(model.path, folder, commit, _open_tokenizer(model, folder), config)
 
@@ -137,7 +137,7 @@ def _open_tokenizer(model: PretrainedModel, folder: str) -> Any:
     return tokenizer
 
 
-def _find(model: PretrainedModel) -> tuple[str, str | None]:
+def _find(model: PretrainedModel, with_weights: bool = True) -> tuple[str, str | None]:
     """The folder, and of a hub model its commit."""
     folder = Path(model_folder(model.path)).expanduser()
     if folder.is_dir() and model.revision is not None:
@@ -152,8 +152,9 @@ def _find(model: PretrainedModel) -> tuple[str, str | None]:
         raise UserError(f"model.path={model.path}: no such folder, and no hub id (OWNER/NAME) either")
     from huggingface_hub import snapshot_download
 
+    left_out = {".bin", ".py"} | (set() if with_weights else {".safetensors"})
     try:
-        patterns = [f"*{suffix}" for suffix in sorted(MODEL_SUFFIXES - {".bin", ".py"})]
+        patterns = [f"*{suffix}" for suffix in sorted(MODEL_SUFFIXES - left_out)]
         snapshot = snapshot_download(model.path, revision=model.revision, allow_patterns=patterns)
     except Exception as error:  # not found, gated, offline: each its own type
         raise UserError(

@@ -85,6 +85,26 @@ def train(
 
 
 @app.command()
+def check(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file or the name of a shipped recipe.")],
+    overrides: OverridesArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> int:
+    """Say what a run would do, cost and get wrong, before it starts.
+
+    Whether it is DAPO, the arithmetic of a step, the data and its answers, memory and FLOPs by formula, and what is
+    doubtful, each with its key and remedy. No weights are loaded. The exit code is 2 where an error is found.
+
+    \b
+    dapo check quickstart
+    dapo check my_recipe.yaml learner=fsdp_bf16 --json
+    """
+    from dapo_cli.cli.check import check as run_check
+
+    return run_check(recipe, overrides or [], as_json)
+
+
+@app.command()
 def ablate(
     plan: Annotated[
         str | None, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan (--list).")

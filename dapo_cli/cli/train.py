@@ -83,10 +83,12 @@ def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None
     """This process's part of the run, which may be all of it."""
     set_threads(loaded.recipe.run.threads or _recorded_threads(folder))
 
+    from dapo_cli.cli.check import warn
     from dapo_cli.distributed.world import join_world
 
     inputs = _read_inputs(loaded, folder)
     world = join_world(with_group=not isinstance(loaded.recipe.learner, SingleLearner))
+    world.on_main(lambda: warn(loaded.name, loaded.recipe, inputs))
     with ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(folder.lock()))
         _check_ranks(loaded, inputs, folder, world)
@@ -224,11 +226,13 @@ class _Begin:
 def _compare(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World") -> _Begin:
     """Raises UserError where the folder holds another run."""
     from dapo_cli.build import manifest_of
+    from dapo_cli.preflight.dapo_likeness import likeness
     from dapo_cli.tracking.manifest import differences
     from dapo_cli.tracking.provenance import read_code
 
     code = read_code()
-    manifest = manifest_of(loaded, _tree(loaded), inputs, code, world.size)
+    verdict = {"algorithm": likeness(loaded.recipe).record}
+    manifest = manifest_of(loaded, _tree(loaded), inputs, code, world.size) | verdict
     recorded = folder.read_manifest() if folder.started else None
     changes = differences(recorded, manifest) if recorded else []
     if changes and not allow_changes:

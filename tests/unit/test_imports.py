@@ -18,7 +18,7 @@ LAYERS = [  # lowest first
     {"evaluation"},
     {"train", "export", "report"},
     {"build"},
-    {"selftest", "ablation", "reproduce"},
+    {"selftest", "ablation", "reproduce", "preflight"},
     {"cli"},
     {"__main__"},
 ]

@@ -131,7 +131,7 @@ def test_a_failed_run_stops_no_other_and_is_left_out_until_asked_for(
     ]
     out = capsys.readouterr().out
     assert "failed       broken/seed_0: Error: recipe: no good (1 of 4)" in out
-    table = [line.split() for line in out.splitlines() if line.strip().startswith(("good ", "broken "))]
+    table = [line.split() for line in out.splitlines() if line.split()[:1] in (["good"], ["broken"])]
     assert table == [["broken", "–", "–", "–", "–", "–"], ["good", "37.5", "±", "158.8", "25.0", "50.0", "–", "37.5"]]
     assert f"dapo report {tmp_path / 'out'} -o report.html" in out
     status = read_lines(tmp_path / "out/points/broken/seed_0.status.jsonl")[1]
@@ -230,7 +230,7 @@ def test_the_closing_table_names_what_it_leaves_out_and_quotes_references(
     assert ablate(plan) == 0
     out = capsys.readouterr().out
     assert "silent/seed_0 is unfinished, and left out of the table: all 2 steps, but no evaluation after" in out
-    (row,) = [line.split() for line in out.splitlines() if line.strip().startswith("good ")]
+    (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["good"]]
     assert "25.0" in row and row[-1] == "48.9"
 
 

@@ -29,17 +29,21 @@ def places_for(ablation: Ablation, jobs: int | None, gpus: Sequence[str], cpus: 
         )
     slices = [gpus[start : start + processes] for start in range(0, len(gpus) - processes + 1, processes)]
     alone = shared_servers or ablation.match.by is MatchBy.seconds  # runs beside each other slow each other down
-    fitting = len(slices) if gpus else max(1, cpus // max(map(cpus_of, recipes)))
+    fitting = len(slices) if gpus else max(1, cpus // max(map(threads_of, recipes)))
     number = jobs or (1 if alone else fitting)
     if not gpus:
         return [{} for _ in range(number)]
     return [{"CUDA_VISIBLE_DEVICES": ",".join(slices[place % len(slices)])} for place in range(number)]
 
 
+def threads_of(recipe: Recipe) -> int:
+    """Those of all processes of a run. Its verifiers, idle for most of a step, share their CPUs."""
+    return recipe.launch.processes_per_node * (recipe.run.threads or 1)
+
+
 def cpus_of(recipe: Recipe) -> int:
-    """What a run takes: the threads of each of its processes, and its verifiers. These are idle for most of a step,
-    but a verdict has a time limit, and must not miss it for want of a CPU."""
-    return recipe.launch.processes_per_node * ((recipe.run.threads or 1) + recipe.reward.workers)
+    """What a scheduler should give a run: its threads, and a CPU for each of its verifiers."""
+    return threads_of(recipe) + recipe.launch.processes_per_node * recipe.reward.workers
 
 
 def visible_gpus() -> list[str]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.report.runs import ROLLOUTS, SECONDS, STEP, Run, State, read_run
-from dapo_cli.report.study import Changed, compare
-from dapo_cli.tracking.manifest import Manifest, leaves, shown, without_paths
+from dapo_cli.tracking.manifest import Changed, Manifest, changed, leaves, shown, without_paths
 from dapo_cli.tracking.run_folder import RunFolder
 
 PLACE_KEYS = ("run.dir",)  # of any two runs; the heading says it
@@ -36,7 +35,7 @@ def diff_runs(one: Path, other: Path) -> RunDiff:
     """Raises UserError for what is no run folder, and for files that cannot be read."""
     runs = [_read(path) for path in (one, other)]
     described = [_parts(run) for run in runs]
-    parts = {name: compare(described[0][name], described[1][name]) for name in described[0]}
+    parts = {name: changed(described[0][name], described[1][name]) for name in described[0]}
     outcomes = [_results(run) for run in runs]
     keys = dict.fromkeys([*outcomes[0], *outcomes[1]])
     results = {key: (outcomes[0].get(key), outcomes[1].get(key)) for key in keys}
@@ -46,9 +45,9 @@ def diff_runs(one: Path, other: Path) -> RunDiff:
 def diff_lines(found: RunDiff) -> list[str]:
     """The same for a terminal: a heading, the keys that differ by part, the results."""
     rows: list[tuple[str, str, str]] = [("", *found.runs)]
-    for part, changed in found.parts.items():
-        rows.append((f"{part}: {'' if changed else 'the same'}".strip(), "", ""))
-        rows += [(INDENT + key, shown(before), shown(now)) for key, (before, now) in changed.items()]
+    for part, keys in found.parts.items():
+        rows.append((f"{part}: {'' if keys else 'the same'}".strip(), "", ""))
+        rows += [(INDENT + key, shown(before), shown(now)) for key, (before, now) in keys.items()]
     rows.append(("results:", "", ""))
     rows += [(INDENT + key, _figure(before), _figure(now)) for key, (before, now) in found.results.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]

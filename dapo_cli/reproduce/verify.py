@@ -4,7 +4,7 @@ from typing import Any
 
 from dapo_cli.config.load import LoadedRecipe, plain_tree
 from dapo_cli.reproduce.recorded import Recorded, patch_differences, with_recorded_keys
-from dapo_cli.tracking.manifest import Manifest, compare_leaves, difference, differences
+from dapo_cli.tracking.manifest import Manifest, changed, difference, differences
 from dapo_cli.tracking.provenance import requirements
 from dapo_cli.tracking.run_folder import RunFolder
 
@@ -44,7 +44,7 @@ def notes(recorded: Recorded, now: Manifest) -> list[str]:
     if lines:
         lines = [f"{lines[0]} (the package's sources are the same)"]
     machine = [{key: each["hardware"].get(key) for key in MACHINE_KEYS} for each in (then, now)]
-    lines += [line for _, line in compare_leaves(machine[0], machine[1], "hardware")]
+    lines += [difference(key, *pair) for key, pair in changed(machine[0], machine[1], "hardware").items()]
     packages = environment_changes(_locked(recorded.source), requirements().decode())
     # Those that the manifest lists are compared there.
     packages = [line for line in packages if line.partition(":")[0] not in then["packages"]]
@@ -62,12 +62,7 @@ def environment_changes(before: str | None, now: str) -> list[str]:
     if before is None:
         return []
     trees: list[dict[str, Any]] = [dict(line.split("==", 1) for line in text.splitlines()) for text in (before, now)]
-    lines = dict(sorted(_flat(trees[0], trees[1]).items()))
-    return list(lines.values())
-
-
-def _flat(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    return {key: line for key, line in compare_leaves(before, now, "") if key}
+    return [difference(key, *pair) for key, pair in sorted(changed(trees[0], trees[1]).items()) if key]
 
 
 def _locked(source: RunFolder) -> str | None:

@@ -12,7 +12,7 @@ checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
 profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profile_steps asks for it
 selftest.json                 what `dapo selftest` found for this recipe, where it was asked
-until_step_000003/            manifest, recipe, patch, lock file and export that held so far, where a resume changed them
+until_step_000003/            what held so far, where a resume changed it: manifest, recipe, patch, lock file, export
 engine_rank_0.log             what vLLM says
 lock                          the process that writes here
 """

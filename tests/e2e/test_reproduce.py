@@ -1,4 +1,4 @@
-"""`dapo reproduce` as a user runs it: the quickstart's model on a file of one's own; and a checkout that is not clean."""
+"""`dapo reproduce` as a user runs it: the quickstart on a file of one's own; and a checkout that is not clean."""
 
 import json
 import os

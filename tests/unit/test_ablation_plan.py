@@ -121,12 +121,12 @@ points:
     base, two, none = ablation_of(tmp_path, text).points
     assert base.changed == {}
     assert two.changed == {
-        "algorithm.clip_high": [0.2, 0.28],
-        "algorithm.dual_clip": [None, 10.0],
-        "sampler.surplus": ["discard", "carry"],
+        "algorithm.clip_high": (0.2, 0.28),
+        "algorithm.dual_clip": (None, 10.0),
+        "sampler.surplus": ("discard", "carry"),
     }
     assert change_lines(two)[1] == "algorithm.dual_clip: null -> 10.0"
-    assert none.changed == {"learner": ["single", "fsdp"], "learner.cpu_offload": [None, False]}
+    assert none.changed == {"learner": ("single", "fsdp"), "learner.cpu_offload": ("not there", False)}
 
 
 def test_a_recipe_beside_the_plan_comes_first(tmp_path: Path) -> None:

@@ -326,9 +326,8 @@ def test_places_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return load_ablation(read_plan(plan_of(tmp_path, "one", "two", more=f"base: [{', '.join(base)}]")))
 
     plain, threads = ablation_of(), ablation_of("run.threads=2")
-    assert places(plain, None, 0) == [None] * 2  # a thread and two verifiers each
-    assert places(threads, None, 0) == [None]
-    assert places(ablation_of("reward.workers=1"), None, 0) == [None] * 3
+    assert places(plain, None, 0) == [None] * 6
+    assert places(threads, None, 0) == [None] * 3
     assert places(plain, 2, 0) == [None] * 2
     assert places(plain, None, 3) == ["0", "1", "2"]
     two_each = ablation_of("learner=fsdp", "launch.processes_per_node=2", "run.threads=4")

@@ -1,4 +1,4 @@
-"""`dapo reproduce` as a user runs it, on the quickstart's model and a file of one's own; and what is no clean checkout."""
+"""`dapo reproduce` as a user runs it, on the quickstart's model and an own file; and a checkout that is not clean."""
 
 import json
 import os

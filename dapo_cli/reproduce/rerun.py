@@ -60,7 +60,7 @@ def _watch(
             try:
                 check(target.read_manifest())
             except BaseException:
-                _end(process)
+                _kill(process)  # nothing of it is to be kept
                 shutil.rmtree(target.path, ignore_errors=True)
                 raise
         if ended:
@@ -79,9 +79,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(KILL_AFTER_S)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _code_first(code: Path | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`dapo reproduce` as a user runs it: the quickstart on a file of one's own; and a checkout that is not clean."""
+"""`dapo reproduce` as a user runs it, on the quickstart's model and an own file; and a checkout that is not clean."""
 
 import json
 import os
@@ -71,6 +71,7 @@ def test_a_rerun_has_the_same_figures_and_an_edited_one_is_found(recorded: Path,
     assert [(each.step, each.key, each.before - each.now) for each in found] == [(2, "policy/loss_tokens", 1)]
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_environment_that_it_had(recorded: Path) -> None:
     manifest = json.loads((recorded / "manifest.json").read_text())
     lock = (recorded / "requirements.lock").read_text().splitlines()

@@ -117,11 +117,8 @@ def _memory_lines(found: Survey) -> list[str]:
         )
     else:
         lines.append(f"generation: vLLM takes its share of a GPU; KV cache {cache}")
-    fits = [
-        f"{fit.gb} GB {'fits' if fit.fits else 'does not fit'} (KV cache: {fit.sequences:,} sequences)"
-        for fit in found.fits
-    ]
-    return [*lines, "a GPU of " + ", ".join(fits)]
+    fits = [f"{fit.gb} GB: {'yes' if fit.fits else 'no'} ({fit.sequences:,})" for fit in found.fits]
+    return [*lines, f"fits a GPU of (whole sequences that its KV cache holds): {', '.join(fits)}"]
 
 
 def _flops_lines(found: Survey) -> list[str]:

@@ -21,6 +21,8 @@ NO_LIMIT = 2**62
 _LOOSE_POINT = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[;:?'\"`$]")
 _BLANK_OUTSIDE_WORDS = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
 SHOWN_QUESTION = 60  # characters
+SHOWN_ROWS = 3
+LONG_ANSWER = 100  # characters; a final answer is shorter
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Lengths:
 
 @dataclass(frozen=True)
 class DataFigures:
-    """One section. `kept` are prompts that the run would have; `lengths` is None without a tokenizer."""
+    """One section. `kept` are prompts that the run would have; `lengths` is None without a tokenizer. `odd_answers` are
+    the rows whose answer is no final answer by its form: very long, or with a brace that does not close."""
 
     section: str
     source: str
@@ -46,6 +49,7 @@ class DataFigures:
     too_long: int
     kept: int
     not_integers: float
+    odd_answers: tuple[str, ...]
     lengths: Lengths | None
 
 
@@ -70,7 +74,7 @@ def read_section(name: str, data: DataConfig, tokenizer: "PreTrainedTokenizerBas
 
 
 def _figures(name: str, report: DataReport, questions: Sequence[Question], lengths: Lengths | None) -> DataFigures:
-    odd = sum(INTEGER.fullmatch(question.answer.strip()) is None for question in questions)
+    not_integers = sum(INTEGER.fullmatch(question.answer.strip()) is None for question in questions)
     return DataFigures(
         section=name,
         source=report.source,
@@ -79,9 +83,20 @@ def _figures(name: str, report: DataReport, questions: Sequence[Question], lengt
         conflicting=report.conflicting,
         too_long=report.too_long,
         kept=report.kept,
-        not_integers=odd / len(questions),
+        not_integers=not_integers / len(questions),
+        odd_answers=tuple(question.where for question in questions if is_odd(question.answer)),
         lengths=lengths,
     )
+
+
+def is_odd(answer: str) -> bool:
+    r"""Only the same text again could be equivalent to such an answer.
+
+    >>> is_odd(r"\frac{1}{2}"), is_odd(r"\frac{1}{2"), is_odd("Let us show that " * 10)
+    (False, True, True)
+    """
+    braces = re.sub(r"\\[{}]", "", answer)
+    return len(answer) > LONG_ANSWER or braces.count("{") != braces.count("}")
 
 
 def _lengths(tokens: list[int], limit: int) -> tuple[Lengths, int]:
@@ -110,6 +125,12 @@ def data_findings(section: Section, data: DataConfig) -> list[Finding]:
     if figures.conflicting:
         problem = f"{figures.conflicting:,} rows repeat a question with another answer: the first one is taken"
         findings.append(Finding(Level.WARNING, figures.section, figures.source, problem, "correct the data"))
+    if odd := figures.odd_answers:
+        problem = (
+            f"{len(odd):,} answers have over {LONG_ANSWER} characters or a brace that does not close, so that only the "
+            f"same text is right: {'; '.join(odd[:SHOWN_ROWS])}"
+        )
+        findings.append(Finding(Level.WARNING, figures.section, figures.source, problem, "correct or remove such rows"))
     return findings
 
 
@@ -138,7 +159,8 @@ def normalised(text: str) -> str:
     >>> normalised("What is  $3.5 + 4$ ?"), normalised("what is 3.5+4")
     ('what is 3.5+4', 'what is 3.5+4')
     """
-    return _BLANK_OUTSIDE_WORDS.sub("", _LOOSE_POINT.sub("", text.casefold())).strip()
+    words = " ".join(_LOOSE_POINT.sub("", text.casefold()).split())
+    return _BLANK_OUTSIDE_WORDS.sub("", words)
 
 
 def overlap_finding(found: Overlap) -> Finding | None:

@@ -25,7 +25,7 @@ def page_lines(name: str, found: Survey) -> list[str]:
         "Not checked": found.skipped,
         "Findings": _finding_lines(found),
     }
-    lines = textwrap.wrap(f"{name}: {found.likeness.line}", WIDTH, subsequent_indent=" " * 6)
+    lines = textwrap.wrap(f"{name}: {found.likeness.line}", WIDTH, subsequent_indent=" " * 6, break_on_hyphens=False)
     for title, body in sections.items():
         if body:
             lines += ["", title, *(row for line in body for row in _wrapped(line))]
@@ -35,9 +35,13 @@ def page_lines(name: str, found: Survey) -> list[str]:
 def _wrapped(text: str) -> list[str]:
     """Under its title; what goes on, and the further lines of a message, stand deeper."""
     first, *others = text.splitlines()
-    rows = textwrap.wrap(first, WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_long_words=False)
+    rows = textwrap.wrap(
+        first, WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
+    )
     for line in others:
-        rows += textwrap.wrap(line.strip(), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        rows += textwrap.wrap(
+            line.strip(), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
     return rows
 
 
@@ -117,11 +121,8 @@ def _memory_lines(found: Survey) -> list[str]:
         )
     else:
         lines.append(f"generation: vLLM takes its share of a GPU; KV cache {cache}")
-    fits = [
-        f"{fit.gb} GB {'fits' if fit.fits else 'does not fit'} (KV cache: {fit.sequences:,} sequences)"
-        for fit in found.fits
-    ]
-    return [*lines, "a GPU of " + ", ".join(fits)]
+    fits = [f"{fit.gb} GB: {'yes' if fit.fits else 'no'} ({fit.sequences:,})" for fit in found.fits]
+    return [*lines, f"fits a GPU of (whole sequences that its KV cache holds): {', '.join(fits)}"]
 
 
 def _flops_lines(found: Survey) -> list[str]:

@@ -78,13 +78,10 @@ def survey(loaded: LoadedRecipe) -> Survey:
 
 
 def _look_at_code(found: Survey) -> None:
-    code = read_code().record
-    if code["dirty"]:
-        problem = "it has changes that are in no commit; the run would keep them as a patch"
-        finding = Finding(
-            Level.WARNING, "code", f"commit {code['commit'][:12]}", problem, "commit them for a run to cite"
-        )
-        found.findings.append(finding)
+    if read_code().record["dirty"]:
+        problem = "it has changes that are in no commit; a run keeps them as a patch"
+        remedy = "commit them for a run that is to be cited"
+        found.findings.append(Finding(Level.WARNING, "code of dapo", "", problem, remedy))
 
 
 def _open(found: Survey) -> Pretrained | None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -13,6 +14,8 @@ from dapo_cli.evaluation.store import EvaluationFolder
 from dapo_cli.tracking.manifest import ABSENT, leaves, shown
 
 NAMED = 5  # uids in a message
+COUNTS = ("num_right", "num_samples")
+COLUMNS = ("uid", "question", *COUNTS)  # that a comparison reads
 
 
 @dataclass(frozen=True)
@@ -130,17 +133,40 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     file = path / "problems.csv" if path.is_dir() else path
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            rows = {row["uid"]: row for row in csv.DictReader(lines)}
-        for row in rows.values():
-            _rate(row)
+            return _rows(lines, file)
     except FileNotFoundError:
         inside = sorted(str(each.parent) for each in path.rglob("problems.csv")) if path.is_dir() else []
         remedy = "the evaluation there is not finished: run its command again"
         if not (path / "generations.jsonl").exists():
             remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
         raise UserError(f"--compare {path}: there is no {file.name}; {remedy}") from None
-    except (OSError, ValueError, KeyError, TypeError, csv.Error, ZeroDivisionError) as error:
-        raise UserError(
-            f"--compare {file}: no table of judged problems ({error}); give the problems.csv of dapo eval"
-        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _no_table(str(file), error) from None
+
+
+def _rows(lines: Iterable[str], file: Path) -> dict[str, dict[str, str]]:
+    reader = csv.DictReader(lines)
+    rows: dict[str, dict[str, str]] = {}
+    places: dict[str, int] = {}
+    for row in reader:
+        try:
+            _check(row)
+            if (uid := row["uid"]) in places:
+                raise ValueError(f"uid {uid} is that of line {places[uid]}, too")
+        except ValueError as error:
+            raise _no_table(f"{file}, line {reader.line_num}", error) from None
+        rows[uid], places[uid] = row, reader.line_num
     return rows
+
+
+def _check(row: dict[str, str | None]) -> None:
+    """Raises ValueError for counts that no judged problem has."""
+    if missing := [name for name in COLUMNS if row.get(name) is None]:
+        raise ValueError(f"it has no {missing[0]}")
+    right, samples = (int(row[name] or "") for name in COUNTS)
+    if samples < 1 or not 0 <= right <= samples:
+        raise ValueError(f"num_right={right} of num_samples={samples}: must be 0 to num_samples, of at least 1")
+
+
+def _no_table(where: str, error: Exception) -> UserError:
+    return UserError(f"--compare {where}: no table of judged problems ({error}); give the problems.csv of dapo eval")

@@ -144,6 +144,25 @@ def test_other_problems_are_refused_unless_the_common_ones_are_asked_for(tmp_pat
         compare(tmp_path / "no.csv", b, common=True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["p,2,4,?", "q,5,4,?"], "line 3: .*num_right=5 of num_samples=4"),
+        (["p,-5,4,?"], "line 2: .*num_right=-5 of num_samples=4"),
+        (["p,0,0,?"], "line 2: .*num_right=0 of num_samples=0"),
+        (["p,2,4,?", "q,1,4,?", "p,3,4,?"], "line 4: .*uid p is that of line 2"),
+        (["p,2,4,?", "q,many,4,?"], "line 3: .*'many'"),
+        (["p,2,4"], "line 2: .*it has no question"),
+    ],
+)
+def test_a_table_that_no_evaluation_writes_is_told_by_its_line(tmp_path, lines, said):
+    broken, whole = tmp_path / "broken.csv", table(tmp_path / "b.csv", {"p": 1, "q": 2})
+    broken.write_text("\n".join(["uid,num_right,num_samples,question", *lines, ""]))
+    for pair in ((broken, whole), (whole, broken)):
+        with pytest.raises(UserError, match=f"broken.csv, {said}"):
+            compare(*pair, common=True)
+
+
 def unfinished(path):
     path.mkdir()
     EvaluationFolder(path).append([judged("p")])

@@ -1,7 +1,6 @@
 """Two evaluations over the same problems: the paired difference of avg@k."""
 
 import csv
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
@@ -10,6 +9,7 @@ from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import bootstrap_intervals
+from dapo_cli.evaluation.results import read_results
 from dapo_cli.evaluation.store import EvaluationFolder
 from dapo_cli.tracking.manifest import ABSENT, leaves, shown
 
@@ -120,7 +120,7 @@ def _settings(path: Path) -> dict[str, Any] | None:
     results = table.with_name(table.name.replace("problems.", "results.")).with_suffix(".json")
     if results.exists() and results != folder.results_file:
         settings = {key: value for key, value in settings.items() if not key.startswith("reward.")}
-        settings["mode"] = json.loads(results.read_bytes())["mode"]
+        settings["mode"] = read_results(results)["mode"]
     return settings | {"not_sent": manifest.get("not_sent")}
 
 

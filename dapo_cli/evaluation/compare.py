@@ -31,7 +31,7 @@ class Pair:
 @dataclass(frozen=True)
 class Comparison:
     """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems (None
-    for one problem). `won` are the problems that B solves more often than A, most first; `lost` the others, most
+    for one problem, and where all agree: resamples of zeros tell nothing of other problems). `won` are the problems that B solves more often than A, most first; `lost` the others, most
     first. `only_a` and `only_b` count problems that were left out; `settings` says what was measured otherwise."""
 
     a: str
@@ -74,7 +74,8 @@ def compare(a: Path, b: Path, *, common: bool) -> Comparison:
         raise UserError(f"--compare: {a} and {b} have no problem in common")
     pairs = [Pair(uid, first[uid]["question"], _rate(first[uid]), _rate(second[uid])) for uid in shared]
     differences = [pair.b - pair.a for pair in pairs]
-    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] or (None, None)
+    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] if any(differences) else None
+    low, high = interval or (None, None)
     ranked = sorted(pairs, key=lambda pair: pair.a - pair.b)
     won = [pair for pair in ranked if pair.b > pair.a]
     lost = [pair for pair in reversed(ranked) if pair.b < pair.a]
@@ -86,8 +87,8 @@ def compare(a: Path, b: Path, *, common: bool) -> Comparison:
         mean_a=fsum(pair.a for pair in pairs) / len(pairs),
         mean_b=fsum(pair.b for pair in pairs) / len(pairs),
         difference=fsum(differences) / len(pairs),
-        low=interval[0],
-        high=interval[1],
+        low=low,
+        high=high,
         won=won,
         lost=lost,
         tied=len(pairs) - len(won) - len(lost),

@@ -95,6 +95,8 @@ def evaluate(
     """
     from dapo_cli.cli import eval as run
 
+    if compare is not None and rescore is not None:
+        raise UserError("--compare and --rescore exclude each other; give one")
     if compare is not None:
         _refuse_unread(ctx, "--compare", COMPARE_READS)
         run.compare(*compare, common, as_json)

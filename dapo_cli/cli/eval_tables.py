@@ -84,6 +84,8 @@ def comparison_table(found: "Comparison") -> list[Any]:
 
 def _verdict(found: "Comparison") -> str:
     counts = f"B won {len(found.won):,}, lost {len(found.lost):,}, tied {found.tied:,}"
+    if found.tied == found.problems:
+        return f"{counts}; all problems agree: an interval would have no width, which is no certainty of other problems"
     if found.low is None or found.high is None:
         return f"{counts}; one problem shows no spread"
     if found.low <= 0 <= found.high:

@@ -1,7 +1,7 @@
 """Two evaluations over the same problems: the paired difference of avg@k."""
 
 import csv
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -9,10 +9,13 @@ from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import bootstrap_intervals
+from dapo_cli.evaluation.results import read_results
 from dapo_cli.evaluation.store import EvaluationFolder
 from dapo_cli.tracking.manifest import ABSENT, leaves, shown
 
 NAMED = 5  # uids in a message
+COUNTS = ("num_right", "num_samples")
+COLUMNS = ("uid", "question", *COUNTS)  # that a comparison reads
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Pair:
 @dataclass(frozen=True)
 class Comparison:
     """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems (None
-    for one problem). `won` are the problems that B solves more often than A, most first; `lost` the others, most
+    for one problem, and where all agree: resamples of zeros tell nothing of other problems). `won` are the problems that B solves more often than A, most first; `lost` the others, most
     first. `only_a` and `only_b` count problems that were left out; `settings` says what was measured otherwise."""
 
     a: str
@@ -71,7 +74,8 @@ def compare(a: Path, b: Path, *, common: bool) -> Comparison:
         raise UserError(f"--compare: {a} and {b} have no problem in common")
     pairs = [Pair(uid, first[uid]["question"], _rate(first[uid]), _rate(second[uid])) for uid in shared]
     differences = [pair.b - pair.a for pair in pairs]
-    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] or (None, None)
+    interval = bootstrap_intervals({"difference": differences}, seed=0)["difference"] if any(differences) else None
+    low, high = interval or (None, None)
     ranked = sorted(pairs, key=lambda pair: pair.a - pair.b)
     won = [pair for pair in ranked if pair.b > pair.a]
     lost = [pair for pair in reversed(ranked) if pair.b < pair.a]
@@ -83,8 +87,8 @@ def compare(a: Path, b: Path, *, common: bool) -> Comparison:
         mean_a=fsum(pair.a for pair in pairs) / len(pairs),
         mean_b=fsum(pair.b for pair in pairs) / len(pairs),
         difference=fsum(differences) / len(pairs),
-        low=interval[0],
-        high=interval[1],
+        low=low,
+        high=high,
         won=won,
         lost=lost,
         tied=len(pairs) - len(won) - len(lost),
@@ -117,7 +121,7 @@ def _settings(path: Path) -> dict[str, Any] | None:
     results = table.with_name(table.name.replace("problems.", "results.")).with_suffix(".json")
     if results.exists() and results != folder.results_file:
         settings = {key: value for key, value in settings.items() if not key.startswith("reward.")}
-        settings["mode"] = json.loads(results.read_bytes())["mode"]
+        settings["mode"] = read_results(results)["mode"]
     return settings | {"not_sent": manifest.get("not_sent")}
 
 
@@ -130,17 +134,40 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     file = path / "problems.csv" if path.is_dir() else path
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            rows = {row["uid"]: row for row in csv.DictReader(lines)}
-        for row in rows.values():
-            _rate(row)
+            return _rows(lines, file)
     except FileNotFoundError:
         inside = sorted(str(each.parent) for each in path.rglob("problems.csv")) if path.is_dir() else []
         remedy = "the evaluation there is not finished: run its command again"
         if not (path / "generations.jsonl").exists():
             remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
         raise UserError(f"--compare {path}: there is no {file.name}; {remedy}") from None
-    except (OSError, ValueError, KeyError, TypeError, csv.Error, ZeroDivisionError) as error:
-        raise UserError(
-            f"--compare {file}: no table of judged problems ({error}); give the problems.csv of dapo eval"
-        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _no_table(str(file), error) from None
+
+
+def _rows(lines: Iterable[str], file: Path) -> dict[str, dict[str, str]]:
+    reader = csv.DictReader(lines)
+    rows: dict[str, dict[str, str]] = {}
+    places: dict[str, int] = {}
+    for row in reader:
+        try:
+            _check(row)
+            if (uid := row["uid"]) in places:
+                raise ValueError(f"uid {uid} is that of line {places[uid]}, too")
+        except ValueError as error:
+            raise _no_table(f"{file}, line {reader.line_num}", error) from None
+        rows[uid], places[uid] = row, reader.line_num
     return rows
+
+
+def _check(row: dict[str, str | None]) -> None:
+    """Raises ValueError for counts that no judged problem has."""
+    if missing := [name for name in COLUMNS if row.get(name) is None]:
+        raise ValueError(f"it has no {missing[0]}")
+    right, samples = (int(row[name] or "") for name in COUNTS)
+    if samples < 1 or not 0 <= right <= samples:
+        raise ValueError(f"num_right={right} of num_samples={samples}: must be 0 to num_samples, of at least 1")
+
+
+def _no_table(where: str, error: Exception) -> UserError:
+    return UserError(f"--compare {where}: no table of judged problems ({error}); give the problems.csv of dapo eval")

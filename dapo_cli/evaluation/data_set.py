@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -24,10 +25,12 @@ PROMPT_KEYS = {field.name for field in fields(DataConfig)}
 
 @dataclass(frozen=True)
 class DataSet:
-    """`too_long` prompts were dropped. `record` is its entry for a manifest; `config` says how prompts were made."""
+    """`too_long` prompts were dropped. `record` is its entry for a manifest; `config` says how prompts were made, and
+    `own_instruction` whether its instruction is that of no option and no recipe."""
 
     name: str
     config: DataConfig
+    own_instruction: bool
     problems: list[Problem]
     too_long: int
     record: dict[str, Any]
@@ -36,6 +39,12 @@ class DataSet:
     def longest_prompt(self) -> int:
         """Tokens; 0 where a server makes them."""
         return max(len(problem.prompt.token_ids) for problem in self.problems)
+
+    @property
+    def instruction_lengthens(self) -> bool:
+        """Whether the longest prompt holds an instruction that nobody asked for."""
+        longest = max(self.problems, key=lambda problem: len(problem.prompt.token_ids)).question
+        return self.own_instruction and instructed(longest, self.config) != longest.messages
 
     @property
     def prompt_settings(self) -> dict[str, Any]:
@@ -61,11 +70,17 @@ def _section(text: str, options: Options) -> tuple[str, DataConfig]:
     """The name and section of a --data: what exists as a file or folder, else an option of the group `data`."""
     overrides = options.of_section("data")
     if Path(text).expanduser().exists():
-        return Path(text).stem, load_section("data", "files", [f"data.paths={json.dumps([text])}", *overrides])
+        paths = json.dumps([_literal(text)])
+        return Path(text).stem, load_section("data", "files", [f"data.paths={paths}", *overrides])
     named = [name for name in Composer(Path.cwd() / "data").options("data") if name not in ("files", "hub")]
     if text not in named:
         raise UserError(f"--data {text}: no such file or folder, and none of {', '.join(named)}{hint(text, named)}")
     return text, load_section("data", text, overrides)
+
+
+def _literal(text: str) -> str:
+    """The value that OmegaConf reads as `text`: it takes `${` for a reference, and a backslash there for an escape."""
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
 
 
 def _own_section(options: Options, subject: Subject) -> DataConfig:
@@ -95,12 +110,13 @@ def _read(name: str, section: DataConfig, options: Options, subject: Subject) ->
         "uids_sha256": hashlib.sha256(uids.encode()).hexdigest(),
         "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
     }
-    return DataSet(short_name(name), config, problems, report.too_long, record)
+    own = subject.recipe is None and options.instruction is None and "instruction" not in _given(options)
+    return DataSet(short_name(name), config, own, problems, report.too_long, record)
 
 
 def _prompt_choices(section: DataConfig, options: Options, subject: Subject) -> dict[str, Any]:
     """Template and instruction: as the command line says, as the run's prompts have them, or as fits the model."""
-    given = {text.partition("=")[0].removeprefix("data.") for text in options.of_section("data")}
+    given = _given(options)
     if subject.recipe is not None:
         own = subject.recipe.eval.data or subject.recipe.data
         chosen: dict[str, Any] = {"instruction": own.instruction, "chat_template": own.chat_template}
@@ -116,6 +132,11 @@ def _prompt_choices(section: DataConfig, options: Options, subject: Subject) -> 
     if options.chat_template is not None:
         chosen["chat_template"] = options.chat_template
     return chosen
+
+
+def _given(options: Options) -> set[str]:
+    """The keys of the section that the command line sets."""
+    return {text.partition("=")[0].removeprefix("data.") for text in options.of_section("data")}
 
 
 def _prompts(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dapo_cli.config.schema import Instruction, Precision, SamplingConfig
 from dapo_cli.errors import UserError
@@ -55,7 +56,7 @@ class Options:
                     f"{text}: dapo eval takes KEY=VALUE of {', '.join(SECTIONS)}, such as "
                     "rollout.max_batch_completions=64; all else is an option of its own (dapo eval --help)"
                 )
-        if self.engine not in (None, TRANSFORMERS, VLLM) and not self.remote:
+        if self.engine not in (None, TRANSFORMERS, VLLM) and not (self.remote and _has_host(self.engine)):
             raise UserError(f"--engine {self.engine}: must be {TRANSFORMERS}, {VLLM} or http(s)://HOST:PORT")
         if self.temperature == 0 and self.samples > 1:
             raise UserError(
@@ -68,6 +69,14 @@ class Options:
             raise UserError(f"{self.of_section('rollout')[0]}: a server has its own settings; leave it out")
         if self.step is not None and self.all_checkpoints:
             raise UserError("--step and --all-checkpoints exclude each other; give one")
+
+
+def _has_host(address: str | None) -> bool:
+    try:
+        parts = urlsplit(address or "")
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that hold no address
+        return False
 
 
 @dataclass(frozen=True)

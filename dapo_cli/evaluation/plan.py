@@ -120,9 +120,12 @@ def _draw(data: DataSet, options: Options, subject: Subject) -> Draw:
     if context is not None:
         tokens = min(tokens, context - data.longest_prompt)
         if tokens < 1:
+            added = ", with the authors' instruction that a bare model is given" if data.instruction_lengthens else ""
+            without = "ask without it by --instruction none, " if added else ""
             raise UserError(
-                f"--data {data.name}: its longest prompt has {data.longest_prompt} tokens, and the model's context is "
-                f"{context}: leave such prompts out by data.max_prompt_tokens={context // 2}, or take another model"
+                f"--data {data.name}: its longest prompt has {data.longest_prompt} tokens{added}, and the model's "
+                f"context is {context}: {without}leave such prompts out by data.max_prompt_tokens={context // 2}, or "
+                "take another model"
             )
     top_k = subject.recipe.eval.sampling.top_k if subject.recipe else 0  # no option of its own
     sampling = SamplingConfig(options.temperature, options.top_p, top_k, tokens)

@@ -1,7 +1,9 @@
 """A judged completion as one row of generations.jsonl, and the rows of a problem as its score."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 from dapo_cli.data.questions import Question
@@ -65,10 +67,29 @@ class Generation:
         missing = [name for name in ROW_KEYS if not isinstance(row, dict) or name not in row]
         if missing:
             raise ValueError(f"it has no {missing[0]}")
+        for name in ROW_KEYS:
+            if reason := _value_problem(name, row[name]):
+                raise ValueError(f"its {name} is {json.dumps(row[name])[:SHOWN_CHARACTERS]}: must be {reason}")
         return cls(**{name: row[name] for name in ROW_KEYS})
 
 
 ROW_KEYS = tuple(field.name for field in fields(Generation))
+NULLABLE = ("subject", "level", "extracted")
+CHOICES = {"finish": [each.value for each in Finish], "outcome": [each.value for each in Outcome]}
+SHOWN_CHARACTERS = 60  # of a value in a message
+
+
+def _value_problem(name: str, value: Any) -> str | None:
+    """What the value of a key should be, where it is not."""
+    if name in CHOICES:
+        return None if value in CHOICES[name] else f"one of {', '.join(CHOICES[name])}"
+    if name == "sample_index":
+        return None if type(value) is int and value >= 0 else "a whole number from 0"
+    if name == "tokens":
+        return None if type(value) in (int, float) and isfinite(value) and value >= 0 else "a number from 0"
+    if isinstance(value, str) or (value is None and name in NULLABLE):
+        return None
+    return "a text or null" if name in NULLABLE else "a text"
 
 
 def judged_rows(problem: Problem, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> list[Generation]:

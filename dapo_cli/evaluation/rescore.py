@@ -1,6 +1,5 @@
 """Another verifier over stored generations: no model is loaded, nothing is generated."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from dapo_cli.config.schema import RewardConfig
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.records import Generation, problem_scores
-from dapo_cli.evaluation.results import results_of, write_results
+from dapo_cli.evaluation.results import read_results, results_of, write_results
 from dapo_cli.evaluation.store import EvaluationFolder, Rows, read_generations
 from dapo_cli.evaluation.votes import equivalence
 from dapo_cli.reward.modes import build_verifier, mode_name
@@ -54,16 +53,20 @@ def _rescored(file: Path, reward: RewardConfig, progress: Callable[[int, int], N
     recipe, asked = dict[str, Any](), 1  # of generations alone
     if folder.manifest_file.exists():
         manifest = folder.read_manifest()
-        recipe, asked = manifest["recipe"], manifest["data"][0]["prompts"]
+        try:
+            recipe, asked = dict(manifest["recipe"]), int(manifest["data"][0]["prompts"])
+        except (LookupError, TypeError, ValueError):
+            where = f"{folder.manifest_file}: names no recipe and number of prompts"
+            raise UserError(f"{where}; restore the file, or give the generations.jsonl in a folder alone") from None
     problems = list(read_generations(file, recipe.get("k"))[0].values())
     if len(problems) < asked:
         raise UserError(
             f"--rescore {file}: holds {len(problems)} whole problems of {asked}; go on with the evaluation first"
         )
+    before = read_results(folder.results_file) if folder.results_file.exists() else None
     judged, mode = _judged(problems, reward, progress), mode_name(reward)
     with equivalence(reward) as same:
         scores = problem_scores(judged, same)
-    before = json.loads(folder.results_file.read_bytes()) if folder.results_file.exists() else None
     described = {key: value for key, value in (before or recipe).items() if key not in NOT_DESCRIBING}
     described |= {"mode": mode, "problems": len(problems), "k": len(problems[0])}
     results = results_of(described, scores, recipe.get("seed", 0))

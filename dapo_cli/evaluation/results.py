@@ -2,13 +2,16 @@
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import LEVEL, RESAMPLES, ProblemScore, figures, parts, problem_figures
 from dapo_cli.tracking.files import json_document, jsonable, write_atomically
 
+QUANTILES = ("length_median", "length_p95", "length_max")  # figures without an interval
 CURVE_FILE = "curve.csv"
 QUESTION_CHARACTERS = 200  # of a question in problems.csv
 
@@ -29,6 +32,33 @@ def results_of(described: dict[str, Any], scores: Sequence[ProblemScore], seed: 
 def write_results(results: dict[str, Any], scores: Sequence[ProblemScore], results_file: Path, table: Path) -> None:
     write_atomically(table, csv_bytes([problem_row(score) for score in scores]))
     write_atomically(results_file, json_document(results))
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """A stored results.json. Raises UserError for what is none."""
+    try:
+        results = json.loads(file.read_bytes())
+        if not isinstance(results, dict):
+            raise ValueError("it is no object")
+        if not isinstance(results.get("mode"), str):
+            raise ValueError("its mode is no text")
+        found = results.get("figures")
+        if not isinstance(found, dict) or not all(_is_figure(*each) for each in found.items()):
+            raise ValueError("its figures are no numbers with intervals")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: no results of an evaluation ({error}); restore the file, or remove it") from None
+    return results
+
+
+def _is_figure(name: str, figure: Any) -> bool:
+    """A number, of a quantile, or {"value": …, "low": …, "high": …} whose bounds may be null."""
+    if name in QUANTILES:
+        return isinstance(figure, int | float)
+    if not isinstance(figure, dict):
+        return False
+    bounds = [figure.get("low"), figure.get("high")]
+    none = bounds == [None, None]
+    return isinstance(figure.get("value"), int | float) and (none or all(isinstance(x, int | float) for x in bounds))
 
 
 def problem_row(score: ProblemScore) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class EvaluationFolder:
     def read_manifest(self) -> Manifest:
         try:
             manifest = json.loads(self.manifest_file.read_bytes())
-            if missing := [key for key in MANIFEST_KEYS if key not in manifest]:
+            if missing := [key for key in MANIFEST_KEYS if not isinstance(manifest, dict) or key not in manifest]:
                 raise ValueError(f"it has no {missing[0]}")
         except (OSError, ValueError) as error:
             where = f"{self.manifest_file}: unreadable ({error})"
@@ -144,11 +144,15 @@ def read_generations(path: Path, samples: int | None = None) -> tuple[dict[str, 
     for number, line in enumerate(lines, start=1):
         position += len(line)
         try:
-            row = Generation.from_row(json.loads(line))
+            found = json.loads(line)
         except ValueError as error:
             if number == len(lines):  # blocks that a power cut left unwritten
                 break
-            raise UserError(f"{path}, line {number}: no judged completion ({error}); restore the file") from None
+            raise _no_completion(path, number, error) from None
+        try:
+            row = Generation.from_row(found)
+        except ValueError as error:
+            raise _no_completion(path, number, error) from None
         if samples is None and rows and row.sample_index == 0 and row.uid != rows[0].uid:
             samples, whole_bytes = len(rows), position - len(line)
             problems[rows[0].uid], rows = rows, []
@@ -161,3 +165,7 @@ def read_generations(path: Path, samples: int | None = None) -> tuple[dict[str, 
     if samples is None and rows:  # of one problem
         problems[rows[0].uid], whole_bytes = rows, position
     return problems, whole_bytes
+
+
+def _no_completion(path: Path, number: int, error: ValueError) -> UserError:
+    return UserError(f"{path}, line {number}: no judged completion ({error}); restore the file")

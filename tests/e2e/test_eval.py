@@ -249,6 +249,20 @@ def test_several_sets_go_to_folders_of_their_own(data, tmp_path, monkeypatch):
     assert [results(folder)["problems"] for folder in folders] == [2, 2]
 
 
+def test_a_file_s_name_may_hold_what_a_recipe_takes_for_a_reference(data, tmp_path):
+    for name in ("we${x}ird.jsonl", r"a\${b}\c.jsonl", r"\\${.jsonl"):
+        (tmp_path / name).write_bytes(data.read_bytes())
+        done = run("eval", *SMALL, "--limit", "1", "--data", tmp_path / name, "-o", tmp_path / "out" / name[0])
+        assert done.returncode == 0, done.stderr
+
+
+def test_tables_that_agree_get_no_interval(reference):
+    said = run("eval", "--compare", reference, reference).stdout
+    assert "tied 30; all problems agree" in " ".join(said.split()) and "[" not in said
+    found = json.loads(run("eval", "--compare", reference, reference, "--json").stdout)
+    assert (found["difference"], found["low"], found["high"]) == (0.0, None, None)
+
+
 REFUSED = [
     (["eval"], "MODEL_OR_RUN is missing"),
     (["eval", "shipped:tiny-arithmetic"], "--data is missing"),
@@ -256,6 +270,11 @@ REFUSED = [
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--chat-template"], "has no chat template"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--all-checkpoints"], "no run folder"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--engine", "sglang"], "--engine sglang: must be"),
+    (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--engine", "http://"], "--engine http://: must be"),
+    (["eval", "m", "--data", "DATA", "--engine", "http://:8000/v1"], "--engine http://:8000/v1: must be"),
+    (["eval", "m", "--data", "DATA", "--engine", "http://host:port"], "--engine http://host:port: must be"),
+    (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--no-chat-template"], "by --instruction none"),
+    (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--instruction", "authors"], "160: leave such prompts out"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--temperature", "0"], "the same completion each time"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--mode", "maths"], "did you mean math?"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--dtype", "float8"], "--dtype float8: must be one of"),
@@ -264,6 +283,7 @@ REFUSED = [
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "rollout.max_batch_completions=2"], "is below -k 32"),
     (["eval", "--rescore", "nowhere", "--mode", "math"], "there is no nowhere"),
     (["eval", "--compare", "nowhere", "nowhere"], "there is no nowhere"),
+    (["eval", "--compare", "a", "b", "--rescore", "x"], "--compare and --rescore exclude each other"),
     (["eval", "--compare", "a", "b", "--data", "DATA"], "--compare does not read --data"),
     (["eval", "--compare", "a", "b", "-k", "32"], "--compare does not read -k"),
     (["eval", "some/model", "--compare", "a", "b"], "--compare does not read some/model"),

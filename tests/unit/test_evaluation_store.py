@@ -12,7 +12,7 @@ from dapo_cli.evaluation.records import Problem, Sample, judged_rows, problem_sc
 from dapo_cli.evaluation.rescore import rescore
 from dapo_cli.evaluation.results import csv_bytes, problem_row
 from dapo_cli.evaluation.session import unfinished_batches
-from dapo_cli.evaluation.store import EvaluationFolder, read_generations
+from dapo_cli.evaluation.store import MANIFEST_KEYS, EvaluationFolder, read_generations
 from dapo_cli.types import Finish, Outcome, Prompt, Verdict
 
 RIGHT, WRONG = Verdict(Outcome.RIGHT, "4", "box:text"), Verdict(Outcome.WRONG, "5", "box:number")
@@ -64,6 +64,56 @@ def test_blocks_that_were_never_written_are_dropped_and_damage_elsewhere_is_told
         with pytest.raises(UserError, match=r"generations\.jsonl") as caught:
             folder.recover(2)
         assert where in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("text", 5, "its text is 5: must be a text"),
+        ("answer", None, "its answer is null: must be a text"),
+        ("extracted", [1], r"its extracted is \[1\]: must be a text or null"),
+        ("tokens", None, "its tokens is null: must be a number"),
+        ("tokens", True, "its tokens is true"),
+        ("tokens", float("nan"), "its tokens is NaN"),
+        ("sample_index", 0.0, "its sample_index is 0.0: must be a whole number"),
+        ("outcome", "blub", 'its outcome is "blub": must be one of right, wrong, failed'),
+        ("finish", None, "its finish is null: must be one of stop, length"),
+    ],
+)
+def test_values_of_another_kind_are_told_by_their_line(folder, key, value, said):
+    lines = folder.generations_file.read_bytes().splitlines(keepends=True)
+    for number in (3, 6):  # the last one, too: a kill leaves no whole line of JSON behind that is no completion
+        broken = lines.copy()
+        broken[number - 1] = json.dumps({**json.loads(broken[number - 1]), key: value}).encode() + b"\n"
+        folder.generations_file.write_bytes(b"".join(broken))
+        with pytest.raises(UserError, match=rf"generations\.jsonl, line {number}: .*{said}"):
+            folder.recover(2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[1]",
+        b"\xff",
+        b'{"mode": 1, "figures": {}}',
+        b'{"mode": "math"}',
+        b'{"mode": "math", "figures": {"avg@2": 0.5}}',
+        b'{"mode": "math", "figures": {"avg@2": {"value": null, "low": null, "high": null}}}',
+    ],
+)
+def test_results_that_cannot_be_shown_are_told_before_anything_is_judged(folder, content):
+    folder.results_file.write_bytes(content)
+    with pytest.raises(UserError, match=r"results\.json: no results of an evaluation"):
+        rescore(folder.path, StrictBoxedReward())
+    assert not list(folder.path.glob("*strict_boxed*"))
+
+
+def test_a_manifest_without_prompts_is_told(folder):
+    for content in ("[1]", "5", json.dumps({key: {} for key in MANIFEST_KEYS})):
+        folder.manifest_file.write_text(content)
+        with pytest.raises(UserError, match=r"manifest\.json: (unreadable|names no recipe)"):
+            rescore(folder.path, StrictBoxedReward())
 
 
 def test_the_number_of_samples_shows_in_the_file(folder):
@@ -144,6 +194,25 @@ def test_other_problems_are_refused_unless_the_common_ones_are_asked_for(tmp_pat
         compare(tmp_path / "no.csv", b, common=True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["p,2,4,?", "q,5,4,?"], "line 3: .*num_right=5 of num_samples=4"),
+        (["p,-5,4,?"], "line 2: .*num_right=-5 of num_samples=4"),
+        (["p,0,0,?"], "line 2: .*num_right=0 of num_samples=0"),
+        (["p,2,4,?", "q,1,4,?", "p,3,4,?"], "line 4: .*uid p is that of line 2"),
+        (["p,2,4,?", "q,many,4,?"], "line 3: .*'many'"),
+        (["p,2,4"], "line 2: .*it has no question"),
+    ],
+)
+def test_a_table_that_no_evaluation_writes_is_told_by_its_line(tmp_path, lines, said):
+    broken, whole = tmp_path / "broken.csv", table(tmp_path / "b.csv", {"p": 1, "q": 2})
+    broken.write_text("\n".join(["uid,num_right,num_samples,question", *lines, ""]))
+    for pair in ((broken, whole), (whole, broken)):
+        with pytest.raises(UserError, match=f"broken.csv, {said}"):
+            compare(*pair, common=True)
+
+
 def unfinished(path):
     path.mkdir()
     EvaluationFolder(path).append([judged("p")])
@@ -176,7 +245,7 @@ def test_a_comparison_says_what_was_measured_otherwise(tmp_path):
     assert compare(*folders, common=False).settings == said
     assert compare(folders[0], folders[0], common=False).settings == []
     rescored = table(folders[1] / "problems.math.csv", {"p": 1, "q": 2})
-    (folders[1] / "results.math.json").write_text('{"mode": "math"}')
+    (folders[1] / "results.math.json").write_text('{"mode": "math", "figures": {}}')
     assert compare(folders[0], rescored, common=False).settings == said[1:]
     (folders[1] / "manifest.json").unlink()
     assert "no manifest.json beside" in compare(*folders, common=False).settings[0]

@@ -2,8 +2,11 @@
 once."""
 
 import contextlib
+import ctypes
+import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 
@@ -41,3 +44,22 @@ class StopRequest:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+_LIBC = ctypes.CDLL(None)  # found before a fork: nothing may be loaded between it and exec
+_PR_SET_PDEATHSIG = 1
+_ORPHANED = 130
+
+
+def stop_with_parent() -> Callable[[], None]:
+    """What a new process runs first (`preexec_fn`): on Linux the kernel asks it to save and stop when this process
+    dies, however it dies."""
+    parent = os.getpid()
+
+    def ask() -> None:
+        with contextlib.suppress(AttributeError):
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it was dead before
+            os._exit(_ORPHANED)
+
+    return ask

@@ -1,7 +1,6 @@
 """Runs of an ablation, each a `dapo train` in a process of its own, so many at a time; one that fails stops none."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,19 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, Protocol
 
 from dapo_cli.ablation.folder import AblationFolder, overrides_of
 from dapo_cli.ablation.points import Ablation, Run
-from dapo_cli.interrupt import StopRequest
+from dapo_cli.interrupt import StopRequest, stop_with_parent
 
 POLL_S = 0.2
 KILL_AFTER_S = 10.0  # what a process is given to end at once
 SIGNAL_AGAIN_S = 0.5
 RUN_STOPPED, RUN_INTERRUPTED = 3, 130  # exit codes of `dapo train`
 TRAIN = (sys.executable, "-m", "dapo_cli", "train")
-_LIBC = ctypes.CDLL(None)  # before any fork
 
 
 class Event(Enum):
@@ -104,7 +101,7 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads or 1), **self.places[place]},
                 start_new_session=True,  # the terminal's Ctrl-C reaches it through this process, once
-                preexec_fn=partial(_stop_with_parent, os.getpid()),
+                preexec_fn=stop_with_parent(),
             )
             log_start = output.tell()
         self.folder.note(run, Event.started.name, pid=popen.pid)
@@ -158,11 +155,3 @@ def _signal(processes: Sequence[_Process], number: signal.Signals) -> None:
 def _by_signal(status: int) -> bool:
     """Whether a process ended by a signal, or said that it did; a run that was not ready to save dies of it."""
     return status in (RUN_STOPPED, RUN_INTERRUPTED) or status < 0
-
-
-def _stop_with_parent(parent: int) -> None:
-    """In the new process, on Linux: the kernel asks it to save and stop when its parent dies, however it dies."""
-    with contextlib.suppress(AttributeError):
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it was dead before
-        os._exit(RUN_INTERRUPTED)

@@ -1,7 +1,6 @@
 """Starts the recorded recipe again, in a process and a folder of its own."""
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dapo_cli.errors import ProcessFailed, RunStopped
-from dapo_cli.interrupt import StopRequest
+from dapo_cli.interrupt import StopRequest, stop_with_parent
 from dapo_cli.reproduce.recorded import Recorded
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
@@ -20,7 +19,6 @@ from dapo_cli.tracking.run_folder import RunFolder
 POLL_S = 0.1
 KILL_AFTER_S = 60
 # Loaded here: a forked child may not wait for the lock of the dynamic loader, which another thread can hold.
-_LIBC = ctypes.CDLL(None)
 
 
 def rerun(recorded: Recorded, target: RunFolder, code: Path | None, check: Callable[[Manifest], None]) -> None:
@@ -36,7 +34,7 @@ def rerun(recorded: Recorded, target: RunFolder, code: Path | None, check: Calla
             stdin=subprocess.DEVNULL,
             env=os.environ | _code_first(code),
             start_new_session=True,  # the terminal's Ctrl-C reaches it through this process, once
-            preexec_fn=_stop_with_parent,
+            preexec_fn=stop_with_parent(),
         )
         try:
             _watch(process, target, check, stop)
@@ -94,9 +92,3 @@ def _code_first(code: Path | None) -> dict[str, str]:
         return {}
     paths = [str(code), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
-
-
-def _stop_with_parent() -> None:
-    """In the new process, on Linux: the kernel asks it to save and stop when its parent dies, however it dies."""
-    with contextlib.suppress(AttributeError):
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 
@@ -51,15 +50,10 @@ _PR_SET_PDEATHSIG = 1
 _ORPHANED = 130
 
 
-def stop_with_parent() -> Callable[[], None]:
-    """What a new process runs first (`preexec_fn`): on Linux the kernel asks it to save and stop when this process
-    dies, however it dies."""
-    parent = os.getpid()
-
-    def ask() -> None:
-        with contextlib.suppress(AttributeError):
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was dead before
-            os._exit(_ORPHANED)
-
-    return ask
+def stop_with_parent(parent: int) -> None:
+    """In a new process of the process `parent` (as its `preexec_fn`): on Linux the kernel asks it to save and stop when
+    its parent dies, however it dies."""
+    with contextlib.suppress(AttributeError):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it was dead before
+        os._exit(_ORPHANED)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from dapo_cli.ablation.folder import AblationFolder, overrides_of
@@ -101,7 +102,7 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads or 1), **self.places[place]},
                 start_new_session=True,  # the terminal's Ctrl-C reaches it through this process, once
-                preexec_fn=stop_with_parent(),
+                preexec_fn=partial(stop_with_parent, os.getpid()),
             )
             log_start = output.tell()
         self.folder.note(run, Event.started.name, pid=popen.pid)

@@ -30,10 +30,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems (None
-    for one problem, and where all agree: resamples of zeros tell nothing of other problems). `won` are the problems
-    that B solves more often than A, most first; `lost` the others, most first. `only_a` and `only_b` count problems
-    that were left out; `settings` says what was measured otherwise."""
+    """`difference` is the mean of B - A over problems, `low` and `high` its 95 % bootstrap interval over problems
+    (None for one problem, and where all agree: resamples of zeros tell nothing of other problems). `won` are the
+    problems that B solves more often than A, most first; `lost` the others, most first. `only_a` and `only_b` count
+    problems that were left out; `settings` says what was measured otherwise."""
 
     a: str
     b: str

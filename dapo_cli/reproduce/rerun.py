@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dapo_cli.errors import ProcessFailed, RunStopped
@@ -34,7 +35,7 @@ def rerun(recorded: Recorded, target: RunFolder, code: Path | None, check: Calla
             stdin=subprocess.DEVNULL,
             env=os.environ | _code_first(code),
             start_new_session=True,  # the terminal's Ctrl-C reaches it through this process, once
-            preexec_fn=stop_with_parent(),
+            preexec_fn=partial(stop_with_parent, os.getpid()),
         )
         try:
             _watch(process, target, check, stop)

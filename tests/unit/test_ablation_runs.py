@@ -18,12 +18,13 @@ from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
 from dapo_cli.ablation.points import Ablation, Run, load_ablation
-from dapo_cli.ablation.runner import Event, Runner, _stop_with_parent
+from dapo_cli.ablation.runner import Event, Runner
 from dapo_cli.cli import ablate as command
 from dapo_cli.cli import ablate_display
 from dapo_cli.cli.ablate_display import PlainView
 from dapo_cli.cli.app import run as run_dapo
 from dapo_cli.errors import UserError
+from dapo_cli.interrupt import stop_with_parent
 from dapo_cli.tracking.files import read_lines
 from tests.unit.report_folders import manifest_of
 
@@ -216,7 +217,7 @@ def test_a_run_that_someone_else_stops_is_tried_again_when_asked_for(
 
 
 def test_a_run_whose_parent_died_before_it_could_ask_to_be_told_ends_at_once() -> None:
-    done = subprocess.run([sys.executable, "-S", "-c", "pass"], preexec_fn=partial(_stop_with_parent, -1))
+    done = subprocess.run([sys.executable, "-S", "-c", "pass"], preexec_fn=partial(stop_with_parent, -1))
     assert done.returncode == 130
 
 

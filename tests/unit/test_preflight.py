@@ -1,6 +1,7 @@
 """`dapo check`: arithmetic and memory by worked numbers, the verdict on every preset, and each fault by its name."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +194,24 @@ def test_memory_of_7b_as_docs_scaling_has_it(overrides: tuple[str, ...], update:
     # The table leaves out keys and values repeated for all heads, 2 x 2 h bytes a token, and the logits of sampling.
     repeated = 16 * 4 * 3584 * 22_528
     assert (memory.generate - repeated - memory.sampling) / 1e9 == pytest.approx(generate, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("learner", "bytes_of"),
+    [  # docs/scaling.md: P weights, of them Q in a layer and R in the root, on 4 processes
+        ("fsdp", lambda p, q, r: 16 * p / 4 + 12 * r + 20 * q),
+        ("fsdp_bf16", lambda p, q, r: 16 * p / 4 + 8 * r + 12 * q),
+        ("deepspeed_zero1", lambda p, q, r: 4 * p + 12 * p / 4 + 4 * p + 2e9),
+        ("deepspeed_zero2", lambda p, q, r: 4 * p + 12 * p / 4 + 4 * p / 4 + 2e9),
+        ("deepspeed_zero3", lambda p, q, r: 20 * p / 4 + 2e9 + 4 * p),
+        ("deepspeed_zero3_bf16", lambda p, q, r: 18 * p / 4 + 2e9 + 2 * p),
+    ],
+)
+def test_weights_of_each_learner(learner: str, bytes_of: Callable[[int, int, int], float]) -> None:
+    shape = tiny_shape()
+    recipe = load_recipe("quickstart", [f"learner={learner}", "launch.processes_per_node=4"]).recipe
+    memory = plan_memory(recipe, shape, Sequences(16, 80, 8, 8, 128))
+    assert memory.standing + memory.updating == bytes_of(shape.parameters, shape.layer, shape.root)
 
 
 def test_what_adds_to_memory() -> None:

@@ -40,6 +40,7 @@ def test_the_ledger_of_a_run(reference):
     assert all(step["sampler/prompts"] <= 4 for step in steps)
 
 
+@pytest.mark.slow  # test_ledger of unit/ resumes a sampler at any step, test_train kills runs
 def test_killed_and_resumed_equals_uninterrupted(reference, tmp_path):
     folder = tmp_path / "run"
     process = start_and_signal(folder, within_step_3, signal.SIGKILL, *SMOOTHED)

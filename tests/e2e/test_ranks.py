@@ -84,7 +84,10 @@ def one_process(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    "learner",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("zero 1", "zero 2") else name for name in LEARNERS],
+)
 def test_two_ranks_train_as_one_process(one_process, tmp_path, learner):
     folder = tmp_path / "run"
     quickstart(folder, 3, *LEARNERS[learner])
@@ -193,6 +196,7 @@ def on_two_nodes(folder: Path, *own: tuple[str, ...]) -> list[tuple[int, str, st
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
+@pytest.mark.slow
 def test_two_nodes_are_one_run(uninterrupted, tmp_path):
     nodes = on_two_nodes(tmp_path / "run", (), ())
     assert [status for status, _, _ in nodes] == [0, 0], nodes

@@ -149,7 +149,7 @@ def within_step_3(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("when", [started, saving, within_step_3])
+@pytest.mark.parametrize("when", [pytest.param(started, marks=pytest.mark.slow), saving, within_step_3])
 def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, when):
     folder = tmp_path / "run"
     process = start_and_signal(folder, when, signal.SIGKILL, surplus)
@@ -160,7 +160,7 @@ def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, w
     assert_same_run(reference, folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path, number):
     folder = tmp_path / "run"
     process = start_and_signal(folder, within_step_3, number, surplus)

@@ -249,6 +249,7 @@ def test_several_sets_go_to_folders_of_their_own(data, tmp_path, monkeypatch):
     assert [results(folder)["problems"] for folder in folders] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_file_s_name_may_hold_what_a_recipe_takes_for_a_reference(data, tmp_path):
     for name in ("we${x}ird.jsonl", r"a\${b}\c.jsonl", r"\\${.jsonl"):
         (tmp_path / name).write_bytes(data.read_bytes())

@@ -89,7 +89,7 @@ def test_chance_of_an_informative_group() -> None:
         ("cispo", "not DAPO: CISPO (MiniMax-M1, arXiv:2506.13585): clip-higher: surrogate cispo"),
         ("dcpo", "not DAPO: DCPO (arXiv:2509.02333): "),
         ("aspo", "not DAPO: ASPO (arXiv:2510.06062): "),
-        ("scalerl", "not DAPO: ScaleRL (arXiv:2510.13786), its loss: dynamic sampling: "),
+        ("scalerl", "not DAPO: ScaleRL-like (arXiv:2510.13786), its loss and batch: dynamic sampling: "),
     ],
 )
 def test_presets_come_out_as_what_they_are(preset: str, line: str) -> None:

@@ -1,8 +1,9 @@
 """The published toy table beside ours: `python scripts/toy_table.py`.
 
-Runs `dapo ablate` for both plans, which goes on where it was and skips what is done, and prints the comparison.
+Runs `dapo ablate ablations/toy_table`, which goes on where it was and skips what is done, and prints the comparison.
 Accuracies are expected ones, in percent; all figures are means over seeds with the standard deviation over seeds.
-Accuracy at 76,800 rollouts is that of `dapo report`: read straight between the steps around (`curves.at_rollouts`).
+Accuracy at 76,800 rollouts is that of `dapo report`: read straight between the steps around (`curves.at_rollouts`), of
+the same runs, since a run that ends there does nothing else before.
 """
 
 import subprocess
@@ -14,7 +15,7 @@ from dapo_cli.report.curves import at_rollouts
 from dapo_cli.report.runs import ACCURACY, ROLLOUTS, Run
 from dapo_cli.report.study import read_study
 
-PLANS = ("ablations/toy_table", "ablations/toy_rollouts")
+PLAN = "ablations/toy_table"
 HARDEST = "eval/hardest"
 EQUAL_ROLLOUTS = 76_800  # 150 steps of 32 groups of 16
 
@@ -52,11 +53,11 @@ def read_runs(folder: Path) -> dict[str, dict[int, Run]]:
     return {point.name: {run.seed: run for run in point.finished} for point in read_study([str(folder)]).points}
 
 
-def figures(by_steps: dict[str, dict[int, Run]], by_rollouts: dict[str, dict[int, Run]]) -> list[list[float]]:
+def figures(runs: dict[str, dict[int, Run]]) -> list[list[float]]:
     """For each row of PUBLISHED its value for each seed; gains are of the same seed's two runs."""
-    grpo, high, dynamic = (by_steps[name] for name in ("grpo", "clip_higher", "dynamic_sampling"))
+    grpo, high, dynamic = (runs[name] for name in ("grpo", "clip_higher", "dynamic_sampling"))
     both = sorted(set(grpo) & set(high))
-    at_equal = [at_rollouts(run, ACCURACY, EQUAL_ROLLOUTS) for run in by_rollouts["dynamic_sampling"].values()]
+    at_equal = [at_rollouts(run, ACCURACY, EQUAL_ROLLOUTS) for run in dynamic.values()]
     return [
         [100 * final(run, ACCURACY) for run in grpo.values()],
         [100 * final(run, ACCURACY) for run in high.values()],
@@ -82,9 +83,8 @@ def table(found: list[list[float]]) -> str:
 def main() -> None:
     from dapo_cli.ablation.plan import read_plan
 
-    for plan in PLANS:
-        subprocess.run([sys.executable, "-m", "dapo_cli", "ablate", plan], check=True)
-    print(table(figures(*(read_runs(read_plan(plan).dir) for plan in PLANS))))
+    subprocess.run([sys.executable, "-m", "dapo_cli", "ablate", PLAN], check=True)
+    print(table(figures(read_runs(read_plan(PLAN).dir))))
 
 
 if __name__ == "__main__":

@@ -36,19 +36,17 @@ def write_point(study: Path, point: str, seed: int, accuracies: list[float], pro
 
 
 def test_figures_are_those_of_the_runs(script: ModuleType, tmp_path: Path) -> None:
-    """By rollouts, dynamic sampling's run ends by its budget after a step of 76,800."""
-    steps, rollouts = tmp_path / "steps", tmp_path / "rollouts"
+    """Dynamic sampling's runs have spent 76,800 rollouts after their first step."""
+    steps = tmp_path / "steps"
     for seed, better in ((0, 0.0), (1, 0.1)):
         write_point(steps, "grpo", seed, [0.1, 0.2, 0.4], 9_600)
         write_point(steps, "clip_higher", seed, [0.1, 0.2, 0.5 + better], 9_600)
-        write_point(steps, "dynamic_sampling", seed, [0.1, 0.3, 0.7], 17_500)
-        write_point(rollouts, "dynamic_sampling", seed, [0.1, 0.3], 19_200)
+        write_point(steps, "dynamic_sampling", seed, [0.1, 0.3, 0.7], 19_200)
     (write_point(steps, "dynamic_sampling", 2, [0.1, 0.9], 5) / "export").rmdir()  # unfinished
     names = [{"name": name} for name in ("grpo", "clip_higher", "dynamic_sampling")]
-    for folder in (steps, rollouts):
-        write_plan(folder, names, seeds=(0, 1, 2))
-    found = script.figures(script.read_runs(steps), script.read_runs(rollouts))
-    expected = [[40, 40], [50, 60], [10, 20], [5, 10], [25, 25], [25, 25], [70, 70], [30, 30], [140 / 76.8] * 2]
+    write_plan(steps, names, seeds=(0, 1, 2))
+    found = script.figures(script.read_runs(steps))
+    expected = [[40, 40], [50, 60], [10, 20], [5, 10], [25, 25], [25, 25], [70, 70], [30, 30], [2, 2]]
     assert [list(map(pytest.approx, values)) for values in expected] == found
     assert "| clip-higher's gain | 2.4 | 15.0 ± 7.1 | 2 |" in script.table(found)
     assert "| - | 0 |" in script.table([[], *found[1:]])

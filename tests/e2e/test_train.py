@@ -160,6 +160,7 @@ def test_killed_and_resumed_equals_uninterrupted(reference, surplus, tmp_path, w
     assert_same_run(reference, folder)
 
 
+@pytest.mark.parametrize("surplus", ["discard"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path, number):
     folder = tmp_path / "run"
@@ -172,6 +173,7 @@ def test_a_signal_saves_and_the_run_folder_goes_on(reference, surplus, tmp_path,
     assert_same_run(reference, folder)
 
 
+@pytest.mark.parametrize("surplus", ["discard"], indirect=True)
 def test_no_verifier_outlives_a_killed_run(surplus, tmp_path):
     process = start_and_signal(tmp_path / "run", within_step_3, signal.SIGSTOP, surplus)
     workers = children_of(process.pid)
@@ -232,6 +234,7 @@ class TestChanges:
         assert "going on after step 2 of 2" in again.stderr
 
 
+@pytest.mark.parametrize("surplus", ["discard"], indirect=True)
 def test_export_of_a_checkpoint(reference, tmp_path):
     def export(*arguments: object) -> subprocess.CompletedProcess:
         return subprocess.run(dapo("export", *arguments), capture_output=True, text=True, timeout=120)

@@ -151,6 +151,7 @@ def test_a_killed_rank_ends_the_run_which_goes_on_where_it_was(uninterrupted, tm
     assert_same_run(uninterrupted, folder)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_started_again_where_the_recipe_says_so(uninterrupted, tmp_path):
     process = start(tmp_path / "run", "launch.max_restarts=1")
     os.kill(process_of_rank(process.pid, 1), signal.SIGKILL)
@@ -204,6 +205,7 @@ def test_two_nodes_are_one_run(uninterrupted, tmp_path):
     assert_same_run(uninterrupted, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_nodes_with_different_recipes_do_not_train_together(tmp_path):
     nodes = on_two_nodes(tmp_path / "run", ("optimizer.lr=1e-3",), ("optimizer.lr=1e-4",))
     assert [status for status, _, _ in nodes] == [2, 2], nodes
@@ -211,6 +213,7 @@ def test_nodes_with_different_recipes_do_not_train_together(tmp_path):
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_ranks_can_stop_ends_them(tmp_path):
     process = subprocess.Popen(
         dapo("train", "quickstart", f"run.dir={tmp_path / 'run'}", *FSDP, "launch.max_restarts=2"),
@@ -228,6 +231,7 @@ def test_a_signal_before_the_ranks_can_stop_ends_them(tmp_path):
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_joins_the_user_s_own_torchrun(uninterrupted, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "dapo_cli"]
     arguments = ["train", "quickstart", f"run.dir={tmp_path / 'run'}", *SMALL, "run.threads=1", "learner=fsdp"]

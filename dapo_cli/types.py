@@ -65,8 +65,7 @@ class Completion:
         return self.finish is Finish.LENGTH
 
 
-@dataclass(frozen=True)
-class TokenSequence:
+class TokenSequence(NamedTuple):
     """One prompt with its completion, as the learner reads it. Equal prompts of a micro-batch are read once."""
 
     prompt_ids: tuple[int, ...]

@@ -56,7 +56,7 @@ def corrected_advantages(
     """The advantage of each rollout times the weights of its tokens, [T_i] float32."""
     if config.kind is CorrectionKind.none:
         pairs = zip(scored.old_logprobs, advantages, strict=True)
-        return [np.full_like(old, advantage) for old, advantage in pairs]
+        return [np.full(len(old), advantage, dtype=np.float32) for old, advantage in pairs]
     weights = [correction_weights(d, config) for d in log_weights(scored)]
     return [np.float32(advantage) * weights_T for advantage, weights_T in zip(advantages, weights, strict=True)]
 

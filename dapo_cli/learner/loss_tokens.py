@@ -1,7 +1,7 @@
 """The completions of a mini-batch -> the tensors that the loss of a micro-batch takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from dapo_cli.learner.micro_batches import MicroBatch
 from dapo_cli.types import TokenSequence
 
 
-@dataclass(frozen=True)
-class LossSequence:
+class LossSequence(NamedTuple):
     """A completion in the loss; `prompt` is its group's place in the mini-batch, arrays are [T_i] float32. Corrections
     for the engine are in the advantages; `ref_logprobs` are None without a reference model."""
 

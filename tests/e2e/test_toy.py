@@ -23,7 +23,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_a_toy_run_climbs_and_resumes_exactly(tmp_path: Path) -> None:
     folder, first = tmp_path / "run", tmp_path / "first"
-    command = [f"run.dir={folder}", f"run.steps={STEPS}", "checkpoint.every=8", "checkpoint.keep=3"]
+    command = [f"run.dir={folder}", f"run.steps={STEPS}", "checkpoint.every=8", "checkpoint.keep=3", "eval.every=1"]
     done = train(folder, *command, recipe="toy")
     assert done.returncode == 0, done.stderr
     assert "expected accuracy" in done.stdout

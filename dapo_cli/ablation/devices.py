@@ -9,6 +9,9 @@ from dapo_cli.ablation.points import Ablation
 from dapo_cli.config.schema import Recipe, VllmServerRollout
 from dapo_cli.errors import UserError
 
+LIST_GPUS = ("nvidia-smi", "--list-gpus")
+LIST_LIMIT_S = 60
+
 
 def places_for(ablation: Ablation, jobs: int | None, gpus: Sequence[str], cpus: int) -> list[dict[str, str]]:
     """Environment variables of each place where a run can be: as many as `jobs`, else as the machine takes, or one
@@ -47,14 +50,20 @@ def cpus_of(recipe: Recipe) -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; without torch."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; without torch. Raises UserError where the
+    driver does not answer."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1")]
     try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        listed = subprocess.run(LIST_GPUS, capture_output=True, text=True, timeout=LIST_LIMIT_S)
+    except OSError:  # no driver is installed
         return []
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"{' '.join(LIST_GPUS)} has not answered for {LIST_LIMIT_S} s, so how many GPUs there are is not known; "
+            "give CUDA_VISIBLE_DEVICES=0,1,... (empty for CPUs)"
+        ) from None
     return [str(place) for place, line in enumerate(filter(_is_gpu, listed.stdout.splitlines()))]
 
 

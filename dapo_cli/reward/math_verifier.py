@@ -110,7 +110,8 @@ class _Comparison:
         plain_equal = expression.equal(given, reference)
         if plain_equal is not None:
             return plain_equal, "expression"
-        return symbolic.equal(given, reference), "symbolic"
+        equal = symbolic.equal(given, reference)
+        return (False, "unreadable") if equal is None else (equal, "symbolic")
 
 
 def _word(text: str) -> str:

@@ -113,14 +113,15 @@ def _large(exponent: str) -> bool:
     return any(len(power) > 2 or int(base) ** int(power) > MAX_EXPONENT for base, power in powers)
 
 
-def equal(given: str, reference: str) -> bool:
-    """Whether two canonical LaTeX expressions or equations are equal. Both must have passed `too_complex`."""
+def equal(given: str, reference: str) -> bool | None:
+    """Whether two canonical LaTeX expressions or equations are equal; None where the grammar does not read one of them.
+    Both must have passed `too_complex`."""
     if r"\circ" in given + reference:
         return False  # degrees of what is no number
     if _need_case(given, reference):
         return False  # the grammar makes no difference between R and r
     left, right = _parse(given), _parse(reference)
-    return left is not None and right is not None and _same(left, right)
+    return None if left is None or right is None else _same(left, right)
 
 
 def _need_case(given: str, reference: str) -> bool:
@@ -149,7 +150,7 @@ def _parse(text: str) -> Any:
         return parser(text, not _IMAGINARY.search(text))
     except (MemoryError, RecursionError):
         raise
-    except Exception:
+    except Exception:  # the grammar has no class of its own for what it does not know
         return None
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from dapo_cli.ablation import devices
 from dapo_cli.ablation.devices import places_for, visible_gpus
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.plan import read_plan
@@ -346,6 +347,30 @@ def test_places_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         places(servers, 2, 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     assert visible_gpus() == ["3", "5"]
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ('printf "GPU 0: H200 (UUID: GPU-1)\\n  MIG 1g Device 0\\nGPU 1: H200 (UUID: GPU-2)\\n"', ["0", "1"]),
+        ("echo no devices were found; exit 6", []),
+        ("exec sleep 30", None),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_no_machine_without_gpus(
+    script: str, found: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(devices, "LIST_LIMIT_S", 1)
+    if found is not None:
+        assert visible_gpus() == found
+        return
+    with pytest.raises(UserError, match=r"nvidia-smi --list-gpus has not answered for 1 s.*CUDA_VISIBLE_DEVICES"):
+        visible_gpus()
 
 
 class Array:

@@ -352,6 +352,18 @@ def test_what_is_too_large_is_wrong_without_being_computed(answer: str):
 
 
 @pytest.mark.parametrize(
+    ("given_text", "reference", "rule"),
+    [
+        (r"\vec{a}\cdot", "x+1", "unreadable"),  # the answer
+        ("x+1", r"\vec{a}\cdot", "unreadable"),  # the reference
+        (r"\sum_{i=1}^{n} i^2", r"\sum_{i=1}^{n} i^3", "symbolic"),  # both are read
+    ],
+)
+def test_a_rule_tells_what_is_not_read_from_what_differs(given_text: str, reference: str, rule: str):
+    assert equivalent(given_text, reference) == (False, rule)
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "__import__('os').system('touch {})",

@@ -1,6 +1,11 @@
 """Exceptions meant for people: what is wrong, where, the value, and what to do."""
 
 
+def first_line(error: BaseException) -> str:
+    """Of the message of a library's exception; its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class ForPeople(Exception):
     """An error whose message says all that its reader needs. `told` where another rank prints it."""
 

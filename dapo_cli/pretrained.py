@@ -8,7 +8,7 @@ from typing import Any
 
 from dapo_cli.config.schema import ModelConfig, PretrainedModel
 from dapo_cli.config.shipped import model_folder
-from dapo_cli.errors import UserError
+from dapo_cli.errors import UserError, first_line
 from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model_folder_record
 
 
@@ -86,7 +86,7 @@ def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = No
         dtype = dtype or torch.float32
         loaded, report = auto_model.from_pretrained(pretrained.folder, dtype=dtype, output_loading_info=True)
     except Exception as error:  # safetensors, OSError, RuntimeError: each for another kind of broken file
-        raise UserError(f"model.path={model.path}: its weights do not load ({_first_line(error)})") from error
+        raise UserError(f"model.path={model.path}: its weights do not load ({first_line(error)})") from error
     if report["missing_keys"] or report["mismatched_keys"]:
         faulty = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
         raise UserError(
@@ -112,7 +112,7 @@ def _open_config(model: PretrainedModel, folder: str) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:  # OSError, ValueError, validation errors of huggingface_hub
-        raise UserError(f"model.path={model.path}: no readable config.json there ({_first_line(error)})") from error
+        raise UserError(f"model.path={model.path}: no readable config.json there ({first_line(error)})") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UserError(f"model.path={model.path}: a {config.model_type} model is no causal language model")
     return config
@@ -131,7 +131,7 @@ def _open_tokenizer(model: PretrainedModel, folder: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise UserError(f"model.path={model.path}: its tokenizer does not load ({_first_line(error)})") from error
+        raise UserError(f"model.path={model.path}: its tokenizer does not load ({first_line(error)})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"model.path={model.path}: its tokenizer has no eos_token, so no completion could ever end")
     return tokenizer
@@ -158,11 +158,6 @@ def _find(model: PretrainedModel, with_weights: bool = True) -> tuple[str, str |
         snapshot = snapshot_download(model.path, revision=model.revision, allow_patterns=patterns)
     except Exception as error:  # not found, gated, offline: each its own type
         raise UserError(
-            f"model.path={model.path}: no such folder, and the hub does not give it ({_first_line(error)})"
+            f"model.path={model.path}: no such folder, and the hub does not give it ({first_line(error)})"
         ) from error
     return snapshot, Path(snapshot).name
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

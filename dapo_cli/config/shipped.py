@@ -19,26 +19,22 @@ def recipes_folder() -> Path:
 
 def recipe_names() -> list[str]:
     """Names of the shipped recipes, those in subfolders as `FOLDER/NAME`; option files are no recipes."""
-    folder = recipes_folder()
-    found = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml") if _is_recipe(path)]
-    return sorted(str(name) for name in found)
-
-
-def _is_recipe(path: Path) -> bool:
-    """Recipes set a run; an option file holds the keys of one section and has no `run:`."""
-    return any(line.startswith("run:") for line in path.read_text(encoding="utf-8").splitlines())
+    return _names_with("run:")  # an option file holds the keys of one section
 
 
 def plan_names() -> list[str]:
     """Names of the shipped plans of ablations, as `FOLDER/NAME`."""
+    return _names_with("kind:")  # which no recipe and no option file has
+
+
+def _names_with(key: str) -> list[str]:
     folder = recipes_folder()
-    found = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml") if _is_plan(path)]
-    return sorted(str(name) for name in found)
-
-
-def _is_plan(path: Path) -> bool:
-    """A plan has a `kind:`, which no recipe and no option file has."""
-    return any(line.startswith("kind:") for line in path.read_text(encoding="utf-8").splitlines())
+    found = [
+        path.relative_to(folder).with_suffix("")
+        for path in folder.rglob("*.yaml")
+        if any(line.startswith(key) for line in path.read_text(encoding="utf-8").splitlines())
+    ]
+    return sorted(map(str, found))
 
 
 def first_comment(path: Path) -> str:

@@ -4,7 +4,7 @@ import re
 
 from dapo_cli.config.schema import HubData
 from dapo_cli.data.tables import Table, Wanted, dataset_table
-from dapo_cli.errors import UserError
+from dapo_cli.errors import UserError, first_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -22,7 +22,7 @@ def resolve_revision(config: HubData) -> str:
         raise UserError(f"data.id={config.id} is no hub id: write owner/name") from error
     except HfHubHTTPError as error:
         raise UserError(
-            f"data.id={config.id}, data.revision={config.revision}: the hub answers: {_first_line(error)}; "
+            f"data.id={config.id}, data.revision={config.revision}: the hub answers: {first_line(error)}; "
             "check both names, and log in (`hf auth login`) for a private or gated data set"
         ) from error
     except (OfflineModeIsEnabled, OSError) as error:
@@ -46,17 +46,13 @@ def hub_table(config: HubData, commit: str, wanted: Wanted) -> Table:
     except Exception as error:  # builders, networks and archives: the library wraps none of them
         raise UserError(
             f"data.id={config.id}, data.config={config.config}, data.split={config.split} at {commit}: cannot be "
-            f"loaded: {_first_line(error)}; check these names on the data set's page"
+            f"loaded: {first_line(error)}; check these names on the data set's page"
         ) from error
     return dataset_table(dataset, name, wanted)
 
 
 def _unreachable(config: HubData, error: Exception) -> UserError:
     return UserError(
-        f"data.id={config.id}: the Hugging Face hub cannot be reached ({_first_line(error)}); give the full commit "
+        f"data.id={config.id}: the Hugging Face hub cannot be reached ({first_line(error)}); give the full commit "
         "hash in data.revision to use a cached copy, or download the files and use `data: files`"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

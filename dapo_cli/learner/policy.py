@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from dapo_cli.algorithm.logprobs import chunked_logprobs
 from dapo_cli.config.schema import LearnerConfig
 from dapo_cli.distributed.world import World
-from dapo_cli.errors import UserError
+from dapo_cli.errors import UserError, first_line
 from dapo_cli.learner import packed_attention
 from dapo_cli.learner.dtypes import DTYPES
 from dapo_cli.learner.micro_batches import MicroBatch, pack
@@ -133,7 +133,7 @@ def _switch_and_check(model: Any) -> None:
             batch, partial(chunked_logprobs, temperature=1.0, chunk_tokens=8)
         )
     except (TypeError, ValueError, RuntimeError) as error:  # no such attention, or layers that take no layout
-        raise UserError(f"{refusal}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{refusal}: {first_line(error)}") from error
     difference = (logprobs - torch.cat(expected)).abs().max().item()
     if not difference < 1e-3:
         raise UserError(

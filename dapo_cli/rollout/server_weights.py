@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from dapo_cli.errors import UserError
-from dapo_cli.rollout.servers import Lost, Server, Servers, first_line
+from dapo_cli.errors import UserError, first_line
+from dapo_cli.rollout.servers import Lost, Server, Servers
 from dapo_cli.rollout.weight_group import Bucket, WeightGroup, in_buckets, own_address
 
 ARRIVAL_S = 5.0  # between a server's word that it has some weights and the end of sending them

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx
 
 from dapo_cli.config.schema import VllmServerRollout
-from dapo_cli.errors import RunStopped, UserError
+from dapo_cli.errors import RunStopped, UserError, first_line
 from dapo_cli.rollout.weight_group import WeightGroup
 
 Result = TypeVar("Result")
@@ -42,10 +42,6 @@ def check_servers(config: VllmServerRollout, max_tokens: int) -> None:
             )
     if len(missing) == len(config.servers):
         raise UserError(f"rollout.servers: {', '.join(missing)}: {WHERE}")
-
-
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class Lost(Exception):

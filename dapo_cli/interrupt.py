@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from types import FrameType
 
@@ -35,14 +36,15 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = signal.Signals(number).name
-        if self.quiet:
-            return
-        with contextlib.suppress(OSError):  # the terminal may be what went away
-            print(
-                f"\n{self.requested}: stopping after this step, with a checkpoint (again: stop at once)",
-                file=sys.stderr,
-                flush=True,
-            )
+        if not self.quiet:
+            say_stopping(self.requested)
+
+
+def say_stopping(name: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be what went away
+        print(
+            f"\n{name}: stopping after this step, with a checkpoint (again: stop at once)", file=sys.stderr, flush=True
+        )
 
 
 _LIBC = ctypes.CDLL(None)  # found before a fork: nothing may be loaded between it and exec
@@ -50,10 +52,17 @@ _PR_SET_PDEATHSIG = 1
 _ORPHANED = 130
 
 
-def stop_with_parent(parent: int) -> None:
-    """In a new process of the process `parent` (as its `preexec_fn`): on Linux the kernel asks it to save and stop when
-    its parent dies, however it dies."""
+def stop_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """In a new process of the process `parent` (fit for a `preexec_fn`): on Linux the kernel sends it a signal, which
+    asks a run to save and stop, when its parent dies, however it dies."""
     with contextlib.suppress(AttributeError):
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it was dead before
         os._exit(_ORPHANED)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process of a session of its own with all that it started there, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

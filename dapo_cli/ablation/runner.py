@@ -1,6 +1,5 @@
 """Runs of an ablation, each a `dapo train` in a process of its own, so many at a time; one that fails stops none."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 
 from dapo_cli.ablation.folder import AblationFolder, overrides_of
 from dapo_cli.ablation.points import Ablation, Run
-from dapo_cli.interrupt import StopRequest, stop_with_parent
+from dapo_cli.interrupt import StopRequest, kill_session, stop_with_parent
 
 POLL_S = 0.2
 KILL_AFTER_S = 10.0  # what a process is given to end at once
@@ -141,9 +140,7 @@ class Runner:
             time.sleep(SIGNAL_AGAIN_S)
         for process in processes:
             if process.popen.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.popen.pid, signal.SIGKILL)
-                process.popen.wait()
+                kill_session(process.popen)
             self._end(process)
 
 

@@ -5,7 +5,6 @@ followed from it on the other ranks. Loads torch only to launch.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import logging
@@ -32,6 +31,7 @@ from dapo_cli.errors import (
     SelftestFailed,
     UserError,
 )
+from dapo_cli.interrupt import StopRequest, say_stopping, stop_with_parent
 
 REPORTS = "DAPO_REPORTS"  # folder where launched processes leave their pids and failures
 LAUNCHER = "DAPO_LAUNCHER"  # its process id
@@ -161,15 +161,12 @@ def _passing_signals_on(reports: Path, processes: int) -> Iterator[None]:
             shutil.rmtree(reports, ignore_errors=True)
             os._exit(INTERRUPTED)  # the processes die with this one
         asked = True
-        told = f"\n{signal.Signals(number).name}: stopping after this step, with a checkpoint (again: stop at once)"
-        with contextlib.suppress(OSError):  # the terminal may be what went away
-            print(told, file=sys.stderr, flush=True)
+        say_stopping(signal.Signals(number).name)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, handle) for number in signals}
+    previous = {number: signal.signal(number, handle) for number in StopRequest.SIGNALS}
     try:
         yield
     finally:
@@ -192,7 +189,7 @@ def reporting_failure() -> Iterator[None]:
         yield
         return
     reports, rank = Path(os.environ[REPORTS]), os.environ["RANK"]
-    _die_with_parent(int(os.environ[LAUNCHER]))
+    stop_with_parent(int(os.environ[LAUNCHER]), signal.SIGKILL)
     (reports / f"pid.{rank}").unlink(missing_ok=True)  # of an earlier attempt
     if any(report["kind"] for report in _reports(reports)):
         leave(1)
@@ -234,14 +231,6 @@ def accept_signals() -> None:
     """Of a process that `launch` started: from now on it stops in its own time where the launcher passes a signal."""
     if reports_failures():
         (Path(os.environ[REPORTS]) / f"pid.{os.environ['RANK']}").write_text(str(os.getpid()))
-
-
-def _die_with_parent(parent: int) -> None:
-    """Linux: the kernel kills this process when its parent ends, however it ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _reports(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Starts the recorded recipe again, in a process and a folder of its own."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -12,14 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from dapo_cli.errors import ProcessFailed, RunStopped
-from dapo_cli.interrupt import StopRequest, stop_with_parent
+from dapo_cli.interrupt import StopRequest, kill_session, stop_with_parent
 from dapo_cli.reproduce.recorded import Recorded
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 
 POLL_S = 0.1
 KILL_AFTER_S = 60
-# Loaded here: a forked child may not wait for the lock of the dynamic loader, which another thread can hold.
 
 
 def rerun(recorded: Recorded, target: RunFolder, code: Path | None, check: Callable[[Manifest], None]) -> None:
@@ -59,7 +57,7 @@ def _watch(
             try:
                 check(target.read_manifest())
             except BaseException:
-                _kill(process)  # nothing of it is to be kept
+                kill_session(process)  # nothing of it is to be kept
                 shutil.rmtree(target.path, ignore_errors=True)
                 raise
         if ended:
@@ -78,13 +76,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(KILL_AFTER_S)
     except subprocess.TimeoutExpired:
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        kill_session(process)
 
 
 def _code_first(code: Path | None) -> dict[str, str]:

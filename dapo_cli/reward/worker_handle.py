@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from dapo_cli.errors import UserError
+from dapo_cli.interrupt import kill_session
 from dapo_cli.reward.channel import Channel
 from dapo_cli.reward.worker import BEGUN, MEMORY, READY, USER_ERROR, Function
 from dapo_cli.types import Case, Outcome, Verdict
@@ -110,9 +110,7 @@ class WorkerHandle:
 
     def kill(self) -> None:
         if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # its own session, so children of a user's function go too
-            self.process.wait()
+            kill_session(self.process)  # so that children of a user's function go, too
         self.channel.close()
 
     def _send(self, message: Any) -> None:

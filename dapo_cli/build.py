@@ -1,6 +1,5 @@
 """Recipe -> parts: one `match` a group, the only registry."""
 
-import hashlib
 import re
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
@@ -27,7 +26,7 @@ from dapo_cli.config.schema import (
     VllmServerRollout,
     WandbMode,
 )
-from dapo_cli.data.prompts import make_prompts
+from dapo_cli.data.prompts import make_prompts, prompts_record
 from dapo_cli.data.questions import load_questions
 from dapo_cli.data.stream import PromptStream
 from dapo_cli.distributed.world import World
@@ -262,7 +261,6 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         # The loader speaks of `data.paths`; in this section it may be `eval.data.paths`.
         keys = "|".join(field.name for field in fields(data))
         raise UserError(re.sub(rf"(?<![\w./])data\.({keys})\b", rf"{section}.\1", str(error))) from error
-    uids = hashlib.sha256("\n".join(prompt.uid for prompt in prompts).encode()).hexdigest()
     record = {
         "section": section,
         "source": report.source,
@@ -270,9 +268,7 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         "duplicates": report.duplicates,
         "conflicting": report.conflicting,
         "too_long": report.too_long,
-        "prompts": len(prompts),
-        "uids_sha256": uids,
-        "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
+        **prompts_record(prompts, report),
     }
     _check_vocabulary(section, prompts, pretrained)
     return prompts, record
@@ -309,7 +305,7 @@ def _read_reward(config: RewardConfig, records: list[dict[str, Any]]) -> UserFun
     function = read_user_function(config.path, config.function)
     with build_verifier(replace(config, workers=1), function) as pool:
         pool.wait_until_ready()
-    records.append({"section": "reward", "path": config.path, "sha256": hashlib.sha256(function.source).hexdigest()})
+    records.append(function.record)
     return function
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from dapo_cli.config.schema import Advantage
 from dapo_cli.types import FIRST_VISIT, Group, RewardHistory
@@ -53,7 +54,7 @@ def centred(rewards: Sequence[float]) -> list[float]:
     """
     if len(rewards) < 2:
         raise ValueError("a group needs at least two rollouts")
-    mean = math.fsum(rewards) / len(rewards)
+    mean = fmean(rewards)
     return [reward - mean for reward in rewards]
 
 

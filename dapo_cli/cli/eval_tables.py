@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from dapo_cli.evaluation.results import QUANTILES
+
 if TYPE_CHECKING:
     from dapo_cli.evaluation.compare import Comparison, Pair
     from dapo_cli.evaluation.rescore import Rescored
@@ -13,20 +15,20 @@ if TYPE_CHECKING:
 NOTHING = "-"
 SHOWN_PROBLEMS = 10  # won and lost, each
 SHOWN_CHARACTERS = 60  # of a question
-COUNTS = ("length_mean", "length_median", "length_p95", "length_max")  # in tokens; all else are shares
+COUNTS = ("length_mean", *QUANTILES)  # in tokens; all else are shares
 
 
 def figures_table(results: dict[str, Any], tokens_per_s: float | None) -> Table:
     """Every figure of one evaluation with its interval."""
     table = _table(_title(results), "", "95 % interval")
     for name, figure in results["figures"].items():
-        if name == "pass@1" or name in COUNTS[1:]:
+        if name == "pass@1" or name in QUANTILES:
             continue  # avg@k by another name; told beside the mean
         if name == "verifier_failed" and not figure["value"]:
             continue
         table.add_row(_words(name), _value(name, figure), _interval(name, figure))
     figures = results["figures"]
-    quantiles = " / ".join(f"{figures[name]:,.0f}" for name in COUNTS[1:])
+    quantiles = " / ".join(f"{figures[name]:,.0f}" for name in QUANTILES)
     table.add_row("length: median / 95 % / most", quantiles, "")
     table.add_row("tokens/s", NOTHING if tokens_per_s is None else f"{tokens_per_s:,.0f}", "")
     return table

@@ -1,7 +1,8 @@
 """From questions to prompts: the instruction, the chat template, the tokens."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dapo_cli.config.schema import DataConfig, Instruction
 from dapo_cli.data.questions import DataReport, Message, Question
@@ -54,6 +55,16 @@ def make_prompts(
             f"longer (the shortest has {shortest} tokens, template included); raise it"
         )
     return prompts
+
+
+def prompts_record(prompts: Sequence[Prompt], report: DataReport) -> dict[str, Any]:
+    """What a manifest says of the prompts that are used, and by which a change of them is told."""
+    uids = "\n".join(prompt.uid for prompt in prompts)
+    return {
+        "prompts": len(prompts),
+        "uids_sha256": hashlib.sha256(uids.encode()).hexdigest(),
+        "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
+    }
 
 
 def prompt_text(question: Question, tokenizer: "PreTrainedTokenizerBase", config: DataConfig) -> str:

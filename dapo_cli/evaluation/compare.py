@@ -3,14 +3,14 @@
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import fsum
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.metrics import bootstrap_intervals
 from dapo_cli.evaluation.results import read_results
-from dapo_cli.evaluation.store import EvaluationFolder
+from dapo_cli.evaluation.store import EvaluationFolder, remedy_for
 from dapo_cli.tracking.manifest import ABSENT, leaves, shown
 
 NAMED = 5  # uids in a message
@@ -85,9 +85,9 @@ def compare(a: Path, b: Path, *, common: bool) -> Comparison:
         b=str(b),
         samples=(int(first[shared[0]]["num_samples"]), int(second[shared[0]]["num_samples"])),
         problems=len(pairs),
-        mean_a=fsum(pair.a for pair in pairs) / len(pairs),
-        mean_b=fsum(pair.b for pair in pairs) / len(pairs),
-        difference=fsum(differences) / len(pairs),
+        mean_a=fmean(pair.a for pair in pairs),
+        mean_b=fmean(pair.b for pair in pairs),
+        difference=fmean(differences),
         low=low,
         high=high,
         won=won,
@@ -137,10 +137,9 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
         with file.open(encoding="utf-8", newline="") as lines:
             return _rows(lines, file)
     except FileNotFoundError:
-        inside = sorted(str(each.parent) for each in path.rglob("problems.csv")) if path.is_dir() else []
         remedy = "the evaluation there is not finished: run its command again"
         if not (path / "generations.jsonl").exists():
-            remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
+            remedy = remedy_for(path, "problems.csv")
         raise UserError(f"--compare {path}: there is no {file.name}; {remedy}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _no_table(str(file), error) from None

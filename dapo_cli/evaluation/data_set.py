@@ -1,6 +1,5 @@
 """A data set to evaluate on: a file, a folder, or a data option by name, as prompts in the order of its rows."""
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from dapo_cli.config.compose import Composer
 from dapo_cli.config.load import load_recipe, load_section
 from dapo_cli.config.schema import DataConfig, Instruction
 from dapo_cli.config.suggest import hint
-from dapo_cli.data.prompts import instructed, make_prompts
+from dapo_cli.data.prompts import instructed, make_prompts, prompts_record
 from dapo_cli.data.questions import DataReport, Question, load_questions
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.options import Options
@@ -101,14 +100,12 @@ def _read(name: str, section: DataConfig, options: Options, subject: Subject) ->
     except UserError as error:
         raise UserError(f"--data {name}: {error}") from error
     by_uid = {question.uid: question for question in questions}
-    problems = [Problem(by_uid[prompt.uid], prompt) for prompt in prompts[: options.limit]]
-    uids = "\n".join(problem.prompt.uid for problem in problems)
+    prompts = prompts[: options.limit]
+    problems = [Problem(by_uid[prompt.uid], prompt) for prompt in prompts]
     record = {
         "source": report.source if name == "eval.data" else name,
         "rows": report.rows,
-        "prompts": len(problems),
-        "uids_sha256": hashlib.sha256(uids.encode()).hexdigest(),
-        "fingerprints": [{"path": path, "sha256": sha256} for path, sha256 in report.fingerprints],
+        **prompts_record(prompts, report),
     }
     own = subject.recipe is None and options.instruction is None and "instruction" not in _given(options)
     return DataSet(short_name(name), config, own, problems, report.too_long, record)

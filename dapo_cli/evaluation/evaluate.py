@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from dapo_cli.config.schema import EvalConfig
@@ -47,7 +48,7 @@ def evaluate(
     results = world.spread(prompts, judged, team=engine.ranks)
     rights = [sum(each.outcome is Outcome.RIGHT for each in samples) for samples in results]
     rates = [right / k for right in rights]
-    accuracy = math.fsum(rates) / len(rates)
+    accuracy = fmean(rates)
     spread = math.fsum((rate - accuracy) ** 2 for rate in rates)
     flat = [each for samples in results for each in samples]
     metrics: Metrics = {
@@ -60,5 +61,5 @@ def evaluate(
         "eval/length_mean": sum(each.tokens for each in flat) / len(flat),
     }
     if k > 1:
-        metrics["eval/pass_at_k"] = math.fsum(pass_at(right, k, k) for right in rights) / len(rights)
+        metrics["eval/pass_at_k"] = fmean(pass_at(right, k, k) for right in rights)
     return metrics

@@ -8,7 +8,8 @@ what another test set would draw anew. docs/evaluation.md has the formulas.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, fsum
+from math import comb
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +133,7 @@ def problem_figures(score: ProblemScore) -> dict[str, float]:
     found["truncated"] = score.truncated / k
     if score.no_answer is not None:
         found["no_answer"] = score.no_answer / k
-    return found | {"verifier_failed": score.failed / k, "length_mean": fsum(score.tokens) / k}
+    return found | {"verifier_failed": score.failed / k, "length_mean": fmean(score.tokens)}
 
 
 def figures(scores: Sequence[ProblemScore], seed: int) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def figures(scores: Sequence[ProblemScore], seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, values in columns.items():
         low, high = intervals[name] or (None, None)
-        found[name] = {"value": fsum(values) / len(values), "low": low, "high": high}
+        found[name] = {"value": fmean(values), "low": low, "high": high}
     lengths = [tokens for score in scores for tokens in score.tokens]
     median, p95 = np.quantile(lengths, (0.5, 0.95))
     return found | {"length_median": float(median), "length_p95": float(p95), "length_max": max(lengths)}

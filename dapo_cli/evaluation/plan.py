@@ -95,7 +95,7 @@ def make_plan(options: Options) -> Plan:
         draw = _draw(data, options, subject)
         settings = {"k": draw.samples, **asdict(draw.sampling), "seed": options.seed, "limit": options.limit}
         settings |= {"prompts": data.prompt_settings, **fixed}
-        records = [data.record, *_function_records(function)]
+        records = [data.record, *([function.record] if function else [])]
         root = roots[data.name] = _root(options, subject, data.name, [settings, *records], alone=len(sets) == 1)
         for step in subject.steps:
             folder = root
@@ -142,12 +142,6 @@ def _engine_settings(rollout: RolloutConfig | None, dtype: Precision) -> dict[st
 def _reward_settings(reward: RewardConfig) -> dict[str, Any]:
     kept = {name: value for name, value in asdict(reward).items() if name not in (*FREE_REWARD_KEYS, "path")}
     return {"mode": mode_name(reward), "reward": kept}
-
-
-def _function_records(function: UserFunction | None) -> list[dict[str, Any]]:
-    if function is None:
-        return []
-    return [{"section": "reward", "path": function.path, "sha256": hashlib.sha256(function.source).hexdigest()}]
 
 
 def _root(options: Options, subject: Subject, data: str, measured: list[dict[str, Any]], *, alone: bool) -> Path:

@@ -10,7 +10,7 @@ from dapo_cli.config.schema import RewardConfig
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.records import Generation, problem_scores
 from dapo_cli.evaluation.results import read_results, results_of, write_results
-from dapo_cli.evaluation.store import EvaluationFolder, Rows, read_generations
+from dapo_cli.evaluation.store import EvaluationFolder, Rows, read_generations, remedy_for
 from dapo_cli.evaluation.votes import equivalence
 from dapo_cli.reward.modes import build_verifier, mode_name
 from dapo_cli.tracking.files import json_line, write_atomically
@@ -41,9 +41,7 @@ def rescore(
     """
     file = path / "generations.jsonl" if path.is_dir() else path
     if not file.is_file():
-        inside = sorted(str(each.parent) for each in path.rglob("generations.jsonl")) if path.is_dir() else []
-        remedy = f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
-        raise UserError(f"--rescore {path}: there is no {file.name}; {remedy}")
+        raise UserError(f"--rescore {path}: there is no {file.name}; {remedy_for(path, 'generations.jsonl')}")
     with EvaluationFolder(file.parent).lock():
         return _rescored(file, reward, progress)
 

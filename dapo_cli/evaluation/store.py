@@ -131,6 +131,12 @@ class EvaluationFolder:
         return sum(timing["tokens"] for timing in timings) / seconds if seconds else None
 
 
+def remedy_for(path: Path, name: str) -> str:
+    """What to give in the place of `path`, which is no evaluation's folder with a file `name`."""
+    inside = sorted(str(each.parent) for each in path.rglob(name)) if path.is_dir() else []
+    return f"give one of {', '.join(inside)}" if inside else "give the folder of an evaluation"
+
+
 def read_generations(path: Path, samples: int | None = None) -> tuple[dict[str, Rows], int]:
     """The problems of a generations file by uid, each with all its rows, and the bytes that these take.
 

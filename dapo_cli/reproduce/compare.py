@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.errors import UserError
+from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.manifest import ABSENT
 from dapo_cli.tracking.run_folder import RunFolder
 
@@ -73,20 +73,8 @@ def compare_runs(recorded: RunFolder, rerun: RunFolder, steps: int, eval_every: 
 
 
 def records_by_step(file: Path) -> dict[int, Record]:
-    """The lines of a file of JSON records; a last one that a kill left half-written is none yet.
-
-    Raises UserError for a line that is no record with a step.
-    """
-    found: dict[int, Record] = {}
-    for number, line in enumerate(file.read_bytes().splitlines(keepends=True) if file.exists() else [], start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            record = json.loads(line)
-            found[int(record["step"])] = record
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{file}, line {number}: no JSON record with a step; restore the file") from None
-    return found
+    """The lines of a file of JSON records. Raises UserError for a line that is no record with a step."""
+    return {record["step"]: record for record in read_lines(file, "step")}
 
 
 def _up_to(file: Path, step: int) -> dict[int, Record]:

@@ -1,6 +1,7 @@
 """A verifier of the user's own: a function in a Python file, run in the worker processes alone."""
 
 import functools
+import hashlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,6 +27,11 @@ class UserFunction:
     path: str
     name: str
     source: bytes
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The file's entry among the data of a manifest."""
+        return {"section": "reward", "path": self.path, "sha256": hashlib.sha256(self.source).hexdigest()}
 
     def load(self) -> None:
         """Run the file. Raises UserError where that fails or gives no such function."""

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dapo_cli.cli.bars import bars
 from dapo_cli.cli.eval_tables import comparison_table, curve_table, figures_table, parts_table, rescored_table
 from dapo_cli.cli.train import set_threads
 from dapo_cli.config.schema import Instruction, Precision
@@ -63,8 +63,8 @@ def evaluate(options: Options, as_json: bool) -> None:
     for note in plan.notes():
         print(f"note: {note}", file=sys.stderr)
     try:
-        with _progress() as tell:
-            results = carry_out(plan, lambda task, judged: tell(_name(task), judged, len(task.data.problems)))
+        with bars() as tell:
+            results = carry_out(plan, lambda task, judged: tell(_name(task), len(task.data.problems), judged))
     except KeyboardInterrupt:
         folders = ", ".join(str(path) for path in plan.roots.values())
         print(f"interrupted: what is judged lies in {folders}; the same command goes on", file=sys.stderr)
@@ -88,8 +88,8 @@ def rescore(path: Path, modes: Sequence[str], overrides: Sequence[str], as_json:
     rewards = [reward_of(mode, overrides) for mode in modes]
     found = []
     for reward in rewards:
-        with _progress() as tell:
-            found.append(judge_anew(path, reward, lambda done, total: tell("verifying", done, total)))
+        with bars() as tell:
+            found.append(judge_anew(path, reward, lambda done, total: tell("verifying", total, done)))
     if as_json:
         print(json.dumps([each.now for each in found], indent=2, ensure_ascii=False))
         return
@@ -122,38 +122,6 @@ def compare(a: Path, b: Path, common: bool, as_json: bool) -> None:
 
 def _name(task: "Task") -> str:
     return task.data.name if task.step is None else f"{task.data.name}, step {task.step}"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, where that is a terminal, for each name that is told of."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bars: dict[str, Any] = {}
-
-        def tell(name: str, done: int, total: int) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(name, total=total)
-            progress.update(bars[name], completed=done)
-
-        yield tell
 
 
 def _print(plan: "Plan", results: dict[str, list[dict[str, Any]]]) -> None:

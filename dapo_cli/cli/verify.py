@@ -4,14 +4,16 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from dapo_cli.cli.bars import bars
 from dapo_cli.config.schema import RewardConfig
 from dapo_cli.data.responses import Columns, Response, ResponseFile
 from dapo_cli.errors import UserError
@@ -23,7 +25,6 @@ from dapo_cli.types import Outcome, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 CHUNK_ROWS = 2048  # judged, written and forgotten together: bounds memory, and what an interrupt can lose
 SHOWN_CHARACTERS = 36  # of an answer in a table
@@ -77,9 +78,12 @@ def verify(
     with ExitStack() as stack:
         output = stack.enter_context(_output(out, responses.path)) if out else None
         pools = [stack.enter_context(_ready(config, mode)) for config, mode in zip(configs, modes, strict=True)]
-        progress = stack.enter_context(_progress(rows * len(modes)))
+        bar, judged = stack.enter_context(bars()), 0
         for chunk in _chunks(responses):
-            verdicts = [_judge(pool, chunk, progress) for pool in pools]
+            verdicts = [
+                _judge(pool, chunk, partial(bar, mode, rows, judged)) for pool, mode in zip(pools, modes, strict=True)
+            ]
+            judged += len(chunk)
             for response, timed in zip(chunk, zip(*verdicts, strict=True), strict=True):
                 for tally, one in zip(tallies, timed, strict=True):
                     tally.add(response, one)
@@ -143,28 +147,10 @@ def _chunks(responses: Iterable[Response]) -> Iterator[list[Response]]:
         yield chunk
 
 
-def _progress(total: int) -> "Progress":
-    """A bar on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("verifying", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    progress.add_task("", total=total)
-    return progress
-
-
-def _judge(pool: VerifierPool, chunk: Sequence[Response], progress: "Progress") -> list[TimedVerdict]:
-    task = progress.tasks[0]
-    before = task.completed
-
-    def advance(done: float) -> None:
-        progress.update(task.id, completed=before + done)
-
-    verdicts = pool.verify_timed([response.case for response in chunk], advance)
-    advance(len(chunk))
-    return verdicts
+def _judge(pool: VerifierPool, chunk: Sequence[Response], tell: Callable[[int], None]) -> list[TimedVerdict]:
+    timed = pool.verify_timed([response.case for response in chunk], tell)
+    tell(len(chunk))  # repeated cases are judged once
+    return timed
 
 
 def _record(timed: TimedVerdict) -> dict[str, Any]:

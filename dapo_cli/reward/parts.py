@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from dapo_cli.reward import structure
+from dapo_cli.reward import real_line, structure
 from dapo_cli.reward.exact import TooLargeError
 from dapo_cli.reward.latex import without_text
 from dapo_cli.reward.naming import is_named_tuple, named, num_equals, one_by_one, split_equals, unnamed
@@ -66,7 +66,7 @@ def units(given: str, reference: str, same: Same) -> bool | None:
 
 
 def regions(given: str, reference: str, same: Same) -> bool | None:
-    left, right = structure.region(given), structure.region(reference)
+    left, right = real_line.region(given), real_line.region(reference)
     if right is None or left is None:
         return None
     if left.names and right.names and left.names != right.names:
@@ -74,14 +74,14 @@ def regions(given: str, reference: str, same: Same) -> bool | None:
     if (len(left.pieces), len(left.holes)) != (len(right.pieces), len(right.holes)):
         return False
 
-    def same_piece(one: structure.Piece, other: structure.Piece) -> bool:
+    def same_piece(one: real_line.Piece, other: real_line.Piece) -> bool:
         return one.closed == other.closed and same(one.low, other.low) and same(one.high, other.high)
 
     return _matched(left.pieces, right.pieces, same_piece) and _matched(left.holes, right.holes, same)
 
 
 def chains(given: str, reference: str, same: Same) -> bool | None:
-    left, right = structure.ascending_chain(given), structure.ascending_chain(reference)
+    left, right = real_line.ascending_chain(given), real_line.ascending_chain(reference)
     if left is None or right is None or left[1] != right[1]:
         return None
     return _in_order(left[0], right[0], same) or None

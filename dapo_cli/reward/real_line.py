@@ -142,14 +142,12 @@ def _inequality(text: str) -> Region | None:
         if sign in ("<", r"\le"):
             return Region((Piece(REAL_LINE.low, bound, (False, closed)),), (), names)
         return Region((Piece(bound, REAL_LINE.high, (closed, False)),), (), names)
-    if len(signs) == 2 and _VARIABLE.fullmatch(terms[1]) and all(terms):
-        if all(sign in (">", r"\ge") for sign in signs):
-            terms.reverse()
-            signs = [_flipped(sign) for sign in reversed(signs)]
-        if all(sign in ("<", r"\le") for sign in signs):
-            piece = Piece(terms[0], terms[2], (signs[0] == r"\le", signs[1] == r"\le"))
-            return Region((piece,), (), frozenset({terms[1]}))
-    return None
+    chain = ascending_chain(text)
+    if chain is None or len(chain[1]) != 2 or r"\ne" in chain[1] or not _VARIABLE.fullmatch(chain[0][1]):
+        return None
+    (low, name, high), signs = chain
+    piece = Piece(low, high, (signs[0] == r"\le", signs[1] == r"\le"))
+    return Region((piece,), (), frozenset({name}))
 
 
 def _around(distance: re.Match[str], bound: str, sign: str, closed: bool) -> Region | None:

@@ -106,6 +106,11 @@ def test_update_stats_merge_weighs_by_tokens():
     assert first.merge(second).metrics()["policy/clip_high"] == 0.25
 
 
+def test_update_stats_average_losses_and_norms_over_updates():
+    metrics = UpdateStats(updates=1, loss=1.0, grad_norm=2.0).merge(UpdateStats(updates=1, loss=3.0, grad_norm=6.0))
+    assert (metrics.metrics()["policy/loss"], metrics.metrics()["policy/grad_norm"]) == (2.0, 4.0)
+
+
 def test_update_stats_without_an_update_have_no_means():
     metrics = UpdateStats().metrics()
     assert metrics["policy/updates"] == 0

@@ -190,7 +190,7 @@ def test_the_token_mean_weighs_by_exactly_one(lengths: list[int]) -> None:
 
 
 STATS = [
-    # surrogate, (clip_high, clip_low, clip_dual) of ratios 5, 5, 0.1, 0.1, 1 with advantages 1, -1, 1, -1, 0
+    # surrogate, (clip_high, clip_low, clip_dual) of ratios 5 and 0.1, each with advantages 1, -1 and 0
     (Clip(0.2, 0.28), (1, 1, 0)),
     (Clip(0.2, 0.28, 3.0), (1, 1, 1)),
     (Clip(0.16, 0.2, None, Surrogate.dynamic_clip), (1, 1, 0)),
@@ -202,11 +202,13 @@ STATS = [
 
 @pytest.mark.parametrize(("clip", "counts"), STATS)
 def test_clip_shares_count_what_the_bounds_change(clip: Clip, counts: tuple[int, int, int]) -> None:
-    ratios, advantages = torch.tensor([5.0, 5.0, 0.1, 0.1, 1.0]), torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0])
-    old = torch.full((5,), math.log(0.15))
+    ratios, advantages = torch.tensor([5.0] * 3 + [0.1] * 3), torch.tensor([1.0, -1.0, 0.0] * 2)
+    old = torch.full((6,), math.log(0.15))
     stats = UpdateStats(updates=1)
-    stats.add_tokens(old + ratios.log(), LossTokens(old, advantages, torch.ones(5)), clip)
+    stats.add_tokens(old + ratios.log(), LossTokens(old, advantages, torch.ones(6)), clip)
     assert (stats.clipped_high, stats.clipped_low, stats.clipped_dual) == counts
+    # Of the two tokens with a positive advantage one is above any upper bound that counts at all.
+    assert stats.metrics()["policy/clip_high_of_positive"] == min(counts[0], 1) / 2
 
 
 @pytest.mark.parametrize("clip", [clip for clip, _ in STATS])

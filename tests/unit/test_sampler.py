@@ -90,6 +90,14 @@ def test_without_dynamic_sampling_every_group_is_kept_in_one_round():
     assert sampler.rounds == 1
 
 
+def test_without_refill_a_step_tries_its_prompts_once():
+    sampler = make_sampler(groups_per_step=5, refill=False, max_prompts_per_round=2)
+    sampler.begin_step(1)
+    fill(sampler, lambda n: 2 if n == 3 else 0)
+    assert [group.prompt.uid for group in sampler.take()] == ["3"]
+    assert (sampler.rounds, sampler.num_judged) == (3, 5)
+
+
 def test_acceptance_is_in_stream_order_across_rounds():
     sampler = make_sampler(groups_per_step=3, initial_yield=1.0, oversample=1.0)
     sampler.begin_step(1)
@@ -158,6 +166,18 @@ def test_carried_surplus_comes_first_in_the_next_step():
     assert run_step(sampler, 2) == ["4", "5", "6", "7"]
     metrics = sampler.metrics()
     assert (metrics["sampler/carried"], metrics["sampler/carried_age"], metrics["sampler/rounds"]) == (4, 1.0, 0)
+
+
+def test_what_is_carried_beyond_a_batch_waits_for_the_next_one():
+    sampler = make_sampler(groups_per_step=2, surplus=Surplus.carry, max_staleness=2)
+    sampler.carried = [make_scored(group_with(1, 4, uid=str(age)), born_step=5 - age) for age in (2, 2, 1)]
+    sampler.begin_step(5)
+    assert sampler.next_prompts() == [] and sampler.take() == []
+    metrics = sampler.metrics()
+    names = ("kept", "carried", "carried_age", "surplus", "short")
+    assert [metrics[f"sampler/{name}"] for name in names] == [2, 2, 2.0, 1, 0]
+    assert [scored.born_step for scored in sampler.batch([])] == [3, 3]
+    assert [scored.born_step for scored in sampler.carried] == [4]
 
 
 def test_groups_too_old_are_dropped_and_counted():

@@ -163,7 +163,7 @@ def check_inputs(runs: Sequence[Run]) -> None:
     """Read each different choice of data, model and reward once. Raises UserError for what cannot serve."""
     if not runs:
         return
-    from dapo_cli.build import read_inputs
+    from dapo_cli.inputs import read_inputs
 
     seen = set()
     for run in runs:

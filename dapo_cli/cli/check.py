@@ -11,7 +11,7 @@ from dapo_cli.preflight.findings import Level
 from dapo_cli.preflight.lints import recipe_lints, worst_first
 
 if TYPE_CHECKING:
-    from dapo_cli.build import Inputs
+    from dapo_cli.inputs import Inputs
 
 MOST_WARNINGS = 4  # lines of `dapo train`
 FAULTY = 2  # exit code: as of every bad input

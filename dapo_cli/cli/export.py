@@ -19,9 +19,9 @@ def export(run: str, step: int | None, out: Path) -> None:
         raise UserError(f"{out}: exists; give the name of a new folder")
     recipe = load_recipe(str(folder.recipe_file), []).recipe
 
-    from dapo_cli.build import open_model
     from dapo_cli.checkpoint import Checkpoints
     from dapo_cli.export import export as write_export
+    from dapo_cli.inputs import open_model
 
     checkpoints = Checkpoints(folder.checkpoints, recipe.checkpoint.keep)
     found = write_export(recipe, open_model(recipe.model), checkpoints, step, out)

@@ -26,7 +26,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
 
     import torch
 
-    from dapo_cli.build import check_lengths, longest_sequence
+    from dapo_cli.inputs import check_lengths, longest_sequence
     from dapo_cli.pretrained import open_pretrained
     from dapo_cli.rollout.vllm_settings import SERVER_GPU_SHARE, engine_settings
 

@@ -26,8 +26,8 @@ from dapo_cli.tracking.run_folder import RunFolder
 SHOWN_FILES = 10
 
 if TYPE_CHECKING:
-    from dapo_cli.build import Inputs
     from dapo_cli.distributed.world import World
+    from dapo_cli.inputs import Inputs
     from dapo_cli.tracking.manifest import Manifest
 
 
@@ -108,7 +108,7 @@ def _train(loaded: LoadedRecipe, folder: RunFolder, allow_changes: bool) -> None
 
 def _read_inputs(loaded: LoadedRecipe, folder: RunFolder) -> "Inputs":
     """A run that goes on reads model and data of the hub at the commits that it began with."""
-    from dapo_cli.build import read_inputs
+    from dapo_cli.inputs import read_inputs
     from dapo_cli.tracking.pins import pinned
 
     return read_inputs(pinned(loaded.recipe, folder.read_manifest()) if folder.started else loaded.recipe)
@@ -225,7 +225,7 @@ class _Begin:
 
 def _compare(loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World") -> _Begin:
     """Raises UserError where the folder holds another run."""
-    from dapo_cli.build import manifest_of
+    from dapo_cli.inputs import manifest_of
     from dapo_cli.preflight.dapo_likeness import likeness
     from dapo_cli.tracking.manifest import differences
     from dapo_cli.tracking.provenance import read_code

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from dapo_cli.build import check_lengths
 from dapo_cli.config.schema import DataConfig, Recipe
 from dapo_cli.errors import UserError
+from dapo_cli.inputs import check_lengths
 from dapo_cli.preflight.findings import Finding, Level, refusal
 from dapo_cli.pretrained import Pretrained
 

@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from dapo_cli.build import open_model
 from dapo_cli.config.load import LoadedRecipe
 from dapo_cli.config.schema import HubData, PythonReward, Recipe, SingleLearner, TabularData
 from dapo_cli.errors import UserError
+from dapo_cli.inputs import open_model
 from dapo_cli.preflight.answers import AnswerCheck, answer_finding, asking_finding, check_answers
 from dapo_cli.preflight.batch import BatchPlan, plan_batch
 from dapo_cli.preflight.cost import GpuFit, StepFlops, gpu_fits, step_flops

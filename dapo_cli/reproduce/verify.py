@@ -17,7 +17,7 @@ def manifest_now(loaded: LoadedRecipe) -> Manifest:
 
     Raises UserError where they cannot be read.
     """
-    from dapo_cli.build import manifest_of, read_inputs
+    from dapo_cli.inputs import manifest_of, read_inputs
     from dapo_cli.tracking.provenance import read_code
 
     launch = loaded.recipe.launch

@@ -16,7 +16,7 @@ LAYERS = [  # lowest first
     {"learner", "rollout", "tracking"},
     {"budget", "checkpoint", "pretrained", "canary", "rounds", "tabular"},
     {"evaluation"},
-    {"train", "export", "report"},
+    {"train", "export", "report", "inputs"},
     {"build"},
     {"selftest", "ablation", "reproduce", "preflight"},
     {"cli"},

@@ -398,7 +398,7 @@ def test_every_shipped_recipe_has_a_page(name: str, offline: None) -> None:
 
 
 def test_training_warns_of_what_is_doubtful_and_of_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    from dapo_cli.build import read_inputs
+    from dapo_cli.inputs import read_inputs
 
     loaded = quickstart()
     inputs = read_inputs(loaded.recipe)

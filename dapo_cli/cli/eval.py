@@ -17,7 +17,7 @@ from dapo_cli.errors import UserError
 from dapo_cli.evaluation.options import Options
 
 if TYPE_CHECKING:
-    from dapo_cli.evaluation.plan import Plan, Task
+    from dapo_cli.evaluation.plan import EvaluationPlan, Task
 
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -124,7 +124,7 @@ def _name(task: "Task") -> str:
     return task.data.name if task.step is None else f"{task.data.name}, step {task.step}"
 
 
-def _print(plan: "Plan", results: dict[str, list[dict[str, Any]]]) -> None:
+def _print(plan: "EvaluationPlan", results: dict[str, list[dict[str, Any]]]) -> None:
     from rich.console import Console
 
     console = Console()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dapo_cli.config.load import load_recipe
 from dapo_cli.errors import UserError
-from dapo_cli.reproduce.compare import Comparison, compare_runs
+from dapo_cli.reproduce.compare import RunComparison, compare_runs
 from dapo_cli.reproduce.recorded import Recorded, read_recorded
 from dapo_cli.reproduce.rerun import rerun
 from dapo_cli.reproduce.verify import manifest_now, notes, refusals
@@ -66,7 +66,7 @@ def _refuse(recorded: Recorded, different: list[str], allowed: bool, checkout: b
     raise UserError(f"{message}\nGive back what the run was made with, or --allow-changes to go on all the same.")
 
 
-def _tell(comparison: Comparison) -> int:
+def _tell(comparison: RunComparison) -> int:
     evaluations = f"{comparison.evaluations} evaluation{'s' if comparison.evaluations != 1 else ''}"
     steps = f"{comparison.steps} step{'s' if comparison.steps != 1 else ''}"
     if not comparison.differences:

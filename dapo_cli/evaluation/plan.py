@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """`roots` are the folders of the data sets by name: an evaluation's own, or that of its checkpoints' folders."""
 
     options: Options
@@ -81,7 +81,7 @@ class Plan:
         return list(dict.fromkeys(found))
 
 
-def make_plan(options: Options) -> Plan:
+def make_plan(options: Options) -> EvaluationPlan:
     """Raises UserError for whatever cannot serve."""
     options.check()
     subject = open_subject(options)
@@ -110,7 +110,7 @@ def make_plan(options: Options) -> Plan:
                 seeds={"evaluation": options.seed},
             )
             tasks.append(Task(data, step, draw, options.max_tokens, EvaluationFolder(folder), manifest))
-    return Plan(options, subject, reward, function, rollout, dtype, code, tasks, roots)
+    return EvaluationPlan(options, subject, reward, function, rollout, dtype, code, tasks, roots)
 
 
 def _draw(data: DataSet, options: Options, subject: Subject) -> Draw:

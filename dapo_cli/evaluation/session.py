@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from dapo_cli.evaluation.engines import Generator, open_generator
-from dapo_cli.evaluation.plan import Plan, Task
+from dapo_cli.evaluation.plan import EvaluationPlan, Task
 from dapo_cli.evaluation.records import Problem, Sample, judged_rows, problem_scores
 from dapo_cli.evaluation.results import curve, results_of, write_curve, write_results
 from dapo_cli.evaluation.store import Rows
@@ -16,13 +16,13 @@ from dapo_cli.rounds import judge_as_they_finish
 from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.types import Case
 
-Progress = Callable[[Task, int], None]
+TellJudged = Callable[[Task, int], None]
 """Is told how many problems of a task are judged."""
 
 Results = dict[str, Any]
 
 
-def carry_out(plan: Plan, progress: Progress = lambda task, judged: None) -> dict[str, list[Results]]:
+def carry_out(plan: EvaluationPlan, progress: TellJudged = lambda task, judged: None) -> dict[str, list[Results]]:
     """The results of each data set, one a checkpoint, in the order of steps; all in their folders, too.
 
     What an earlier call left in the folders is not generated again. Raises UserError where a folder holds another
@@ -41,7 +41,7 @@ def carry_out(plan: Plan, progress: Progress = lambda task, judged: None) -> dic
         return _write_all(plan, judged)
 
 
-def _generate_missing(plan: Plan, judged: list[dict[str, Rows]], progress: Progress) -> None:
+def _generate_missing(plan: EvaluationPlan, judged: list[dict[str, Rows]], progress: TellJudged) -> None:
     """Fill `judged` up; no engine is started where nothing is missing. All sets of a checkpoint come before the next
     one, since its weights are loaded once."""
     order = sorted(range(len(plan.tasks)), key=lambda place: plan.tasks[place].step or 0)
@@ -61,13 +61,15 @@ def _generate_missing(plan: Plan, judged: list[dict[str, Rows]], progress: Progr
             _complete(task, judged[place], generator, pool, progress)
 
 
-def _open_generator(plan: Plan, first: Task) -> Generator:
+def _open_generator(plan: EvaluationPlan, first: Task) -> Generator:
     return open_generator(
         plan.options, plan.subject, plan.rollout, plan.dtype, plan.longest_sequence, first.folder.engine_log
     )
 
 
-def _complete(task: Task, known: dict[str, Rows], generator: Generator, pool: VerifierPool, progress: Progress) -> None:
+def _complete(
+    task: Task, known: dict[str, Rows], generator: Generator, pool: VerifierPool, progress: TellJudged
+) -> None:
     """Generate and judge the problems of a task that `known` lacks."""
     problems = unfinished_batches(task.data.problems, known.keys(), generator.together)
     before, clock = len(known), PhaseClock()
@@ -125,7 +127,7 @@ def judge_problems(problems: Sequence[Problem], samples: Sequence[Sequence[Sampl
     ]
 
 
-def _write_all(plan: Plan, judged: list[dict[str, Rows]]) -> dict[str, list[Results]]:
+def _write_all(plan: EvaluationPlan, judged: list[dict[str, Rows]]) -> dict[str, list[Results]]:
     found: dict[str, list[Results]] = {}
     with equivalence(plan.reward) as same:
         for task, known in zip(plan.tasks, judged, strict=True):
@@ -139,7 +141,7 @@ def _write_all(plan: Plan, judged: list[dict[str, Rows]]) -> dict[str, list[Resu
     return found
 
 
-def describe(plan: Plan, task: Task) -> dict[str, Any]:
+def describe(plan: EvaluationPlan, task: Task) -> dict[str, Any]:
     """What the figures are of."""
     settings = {key: value for key, value in task.manifest["recipe"].items() if key not in ("reward", "rollout")}
     return {

@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """How many lines of metrics.jsonl and evals.jsonl were compared, and what differs, in the order of steps."""
 
     steps: int
@@ -54,7 +54,7 @@ class Comparison:
         return max(self.differences, key=lambda each: each.relative or 0.0)
 
 
-def compare_runs(recorded: RunFolder, rerun: RunFolder, steps: int, eval_every: int) -> Comparison:
+def compare_runs(recorded: RunFolder, rerun: RunFolder, steps: int, eval_every: int) -> RunComparison:
     """The figures of steps 1 to `steps`.
 
     A run is evaluated after its last step whatever that is; so an evaluation counts as missing only at a step at which
@@ -69,7 +69,7 @@ def compare_runs(recorded: RunFolder, rerun: RunFolder, steps: int, eval_every: 
         *_differences("evals.jsonl", evals[0], evals[1], sorted(evals[0].keys() | evals[1].keys())),
     ]
     found.sort(key=lambda each: each.step)  # stable: of one step, metrics first
-    return Comparison(len(metrics[0].keys() & metrics[1].keys()), len(evals[0].keys() & evals[1].keys()), found)
+    return RunComparison(len(metrics[0].keys() & metrics[1].keys()), len(evals[0].keys() & evals[1].keys()), found)
 
 
 def records_by_step(file: Path) -> dict[int, Record]:

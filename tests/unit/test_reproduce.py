@@ -12,7 +12,7 @@ from dapo_cli.config.load import load_recipe, plain_tree
 from dapo_cli.config.resolved import to_yaml
 from dapo_cli.config.schema import HubData, PretrainedModel, Recipe
 from dapo_cli.errors import UserError
-from dapo_cli.reproduce.compare import Comparison, compare_runs
+from dapo_cli.reproduce.compare import RunComparison, compare_runs
 from dapo_cli.reproduce.recorded import read_recorded
 from dapo_cli.reproduce.verify import manifest_now, notes, refusals
 from dapo_cli.reproduce.worktree import git_commands, recorded_code
@@ -39,7 +39,7 @@ def compared(
     *,
     steps: int = 2,
     eval_every: int = 2,
-) -> Comparison:
+) -> RunComparison:
     """METRICS and EVALS as the recorded run, with the given ones as its rerun."""
     folders = [RunFolder(tmp_path / name) for name in ("recorded", "rerun")]
     for folder, lines, evaluations in zip(folders, (METRICS, metrics), (EVALS, evals), strict=True):

@@ -4,14 +4,12 @@ import json
 import re
 from decimal import Decimal
 
+from dapo_cli.data.faults import RowFault
+
 THOUSANDS = re.compile(r"-?\$?\d{1,3}(,\d{3})+(\.\d+)?")
 INTEGRAL = re.compile(r"(-?\d+)\.0+")
 NUMBER = re.compile(r"-?\d+(\.\d+|/\d+)?")
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
-
-
-class RowFault(ValueError):
-    """What makes one row unusable, in words that follow "file, row 3: "."""
 
 
 def reference_answer(value: object, *, worked: bool) -> str:

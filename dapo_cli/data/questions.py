@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, TabularData
 from dapo_cli.data import arithmetic
-from dapo_cli.data.answers import RowFault, number_text, reference_answer, valid_text
+from dapo_cli.data.answers import number_text, reference_answer, valid_text
+from dapo_cli.data.faults import Faults, RowFault
 from dapo_cli.data.hub import hub_table, resolve_revision
-from dapo_cli.data.tables import Faults, Row, Table, Wanted, absent_column, first_value, open_table, value_at
+from dapo_cli.data.tables import Row, Table, Wanted, absent_column, first_value, open_table, value_at
 from dapo_cli.errors import UserError
 
 # An answer column goes before a worked solution, which may box an intermediate result last.

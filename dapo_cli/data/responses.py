@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dapo_cli.data.answers import RowFault, reference_answer, valid_text
-from dapo_cli.data.tables import Faults, Row, Table, Wanted, first_value, open_table, value_at
+from dapo_cli.data.answers import reference_answer, valid_text
+from dapo_cli.data.faults import Faults, RowFault
+from dapo_cli.data.tables import Row, Table, Wanted, first_value, open_table, value_at
 from dapo_cli.errors import UserError
 from dapo_cli.types import Case
 

@@ -4,12 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo_cli.config.suggest import closest
-from dapo_cli.data.answers import RowFault
+from dapo_cli.data.faults import RowFault
 from dapo_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ Row = dict[str, object]
 NumberedRows = Iterable[tuple[int, Row | RowFault]]
 
 BATCH_ROWS = 4096
-FAULTS_NAMED = 5
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 
 
@@ -259,28 +258,6 @@ def value_at(row: Row, column: str, absent: object = None) -> object:
     head, _, rest = column.partition(".")
     inner = row.get(head)
     return value_at(inner, rest, absent) if rest and isinstance(inner, dict) else absent
-
-
-@dataclass
-class Faults:
-    """Rows that cannot be used: the first few in words, all of them by number."""
-
-    named: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, where: str, fault: RowFault) -> None:
-        self.count += 1
-        if self.count <= FAULTS_NAMED:
-            self.named.append(f"{where}: {fault}")
-
-    def raise_any(self, rows: int, remedy: str) -> None:
-        """Raises UserError where there is any, with how many of `rows` they are."""
-        if self.count == 1:
-            raise UserError(f"{self.named[0]}\n{remedy}")
-        if self.count:
-            unnamed = [f"... and {self.count - len(self.named)} more"] if self.count > len(self.named) else []
-            lines = [f"{self.count} of {rows} rows cannot be used:", *self.named, *unnamed]
-            raise UserError("\n  ".join(lines) + f"\n{remedy}")
 
 
 def _utf8_text(path: Path) -> str:

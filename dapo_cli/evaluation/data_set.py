@@ -93,7 +93,7 @@ def _own_section(options: Options, subject: Subject) -> DataConfig:
 
 
 def _read(name: str, section: DataConfig, options: Options, subject: Subject) -> DataSet:
-    config = replace(section, **_prompt_choices(section, options, subject))
+    config = replace(section, **_prompt_choices(options, subject))
     try:
         questions, report = load_questions(config)
         prompts = _prompts(questions, config, report, subject, options.limit)
@@ -111,18 +111,17 @@ def _read(name: str, section: DataConfig, options: Options, subject: Subject) ->
     return DataSet(short_name(name), config, own, problems, report.too_long, record)
 
 
-def _prompt_choices(section: DataConfig, options: Options, subject: Subject) -> dict[str, Any]:
+def _prompt_choices(options: Options, subject: Subject) -> dict[str, Any]:
     """Template and instruction: as the command line says, as the run's prompts have them, or as fits the model."""
-    given = _given(options)
-    if subject.recipe is not None:
-        own = subject.recipe.eval.data or subject.recipe.data
-        chosen: dict[str, Any] = {"instruction": own.instruction, "chat_template": own.chat_template}
-    else:
+    chosen: dict[str, Any] = {}
+    if subject.recipe is None:
         tokenizer = subject.pretrained.tokenizer if subject.pretrained else None
         templated = tokenizer is None or tokenizer.chat_template is not None
         chosen = {"instruction": Instruction.authors, "chat_template": templated}
-    if not options.data and subject.recipe is not None:
-        chosen = {}
+    elif options.data:  # else the section is the run's own
+        own = subject.recipe.eval.data or subject.recipe.data
+        chosen = {"instruction": own.instruction, "chat_template": own.chat_template}
+    given = _given(options)
     chosen = {name: value for name, value in chosen.items() if name not in given}
     if options.instruction is not None:
         chosen["instruction"] = options.instruction

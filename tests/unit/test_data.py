@@ -13,7 +13,8 @@ import pytest
 
 from dapo_cli.cli import data as data_command
 from dapo_cli.config.schema import ArithmeticData, DataConfig, FilesData, HubData, Instruction
-from dapo_cli.data.answers import RowFault, last_boxed, reference_answer
+from dapo_cli.data.answers import last_boxed, reference_answer
+from dapo_cli.data.faults import RowFault
 from dapo_cli.data.hub import resolve_revision
 from dapo_cli.data.prompts import AUTHORS_INSTRUCTION, make_prompts
 from dapo_cli.data.questions import DataReport, Message, Question, load_questions

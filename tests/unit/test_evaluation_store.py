@@ -147,7 +147,7 @@ def table(path, rights: dict[str, int]):
 
 
 def test_a_comparison_by_hand(tmp_path):
-    a = table(tmp_path / "a.csv", {"p": 0, "q": 2, "r": 4, "s": 1})
+    a = table(tmp_path / "a.csv", {"s": 1, "q": 2, "r": 4, "p": 0})
     b = table(tmp_path / "b.csv", {"s": 3, "r": 3, "q": 2, "p": 4})
     found = compare(a, b, common=False)
     assert (found.mean_a, found.mean_b, found.difference) == (7 / 16, 12 / 16, 5 / 16)

@@ -1,6 +1,6 @@
 """A short generation with the recipe's own parts: what no formula knows of it. Leaves no file behind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from tempfile import TemporaryDirectory
@@ -151,7 +151,7 @@ def _probe(recipe: Recipe, parts: Parts, clock: PhaseClock, prompts: int) -> Pro
     informative = expected_yield([group.num_correct for group in judged], samples, algorithm.samples_per_prompt)
     step = forecast_step(recipe.sampler, algorithm.groups_per_step, informative.rate if dynamic else 1.0, prompts)
     trained = _train(recipe, parts, judged, clock) if processes(recipe) == 1 else 0
-    seconds = _seconds(recipe, step, clock, len(rollouts_of(judged)), trained)
+    seconds = phase_seconds(recipe, step, clock.seconds, len(rollouts_of(judged)), trained)
     known = parts.sampler.metrics()
     return Probe(
         prompts=len(judged),
@@ -164,7 +164,7 @@ def _probe(recipe: Recipe, parts: Parts, clock: PhaseClock, prompts: int) -> Pro
         tokens=num_tokens(judged),
         generating_s=clock.seconds["rollout"],
         seconds=seconds,
-        step_seconds=_step_seconds(recipe, seconds) if trained else None,
+        step_seconds=step_seconds(recipe, seconds) if trained else None,
     )
 
 
@@ -180,18 +180,22 @@ def _train(recipe: Recipe, parts: Parts, judged: Sequence[Group], clock: PhaseCl
     return len(rollouts_of(chosen))
 
 
-def _seconds(recipe: Recipe, step: StepForecast, clock: PhaseClock, generated: int, trained: int) -> dict[str, float]:
-    """Of each phase of a step, in proportion to its completions. Several processes generate at the same time."""
+def phase_seconds(
+    recipe: Recipe, step: StepForecast, measured: Mapping[str, float], generated: int, trained: int
+) -> dict[str, float]:
+    """Of each phase of a step, in proportion to its completions: `measured` is what it took to generate and judge
+    `generated` of them, and to score and train on `trained`, 0 where that was not measured. Several processes generate
+    at the same time."""
     samples, passes = recipe.algorithm.samples_per_prompt, recipe.algorithm.passes
     tried = step.prompts * samples / generated / processes(recipe)
     times = {"rollout": tried, "verify": tried}
     if trained:
         kept = step.groups * samples / trained
         times |= {"score": kept, "update": kept * passes}
-    return {phase: clock.seconds[phase] * count for phase, count in (times | {"sync": 1.0}).items()}
+    return {phase: measured[phase] * count for phase, count in (times | {"sync": 1.0}).items()}
 
 
-def _step_seconds(recipe: Recipe, seconds: dict[str, float]) -> float:
+def step_seconds(recipe: Recipe, seconds: dict[str, float]) -> float:
     """One after the other, but for a step ahead, which is generated while this one trains."""
     making, training = seconds["rollout"] + seconds["verify"], seconds["score"] + seconds["update"]
     return seconds["sync"] + (max(making, training) if recipe.run.ahead else making + training)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dapo_cli.config.schema import Recipe, TabularModel
+from dapo_cli.config.schema import Instruction, Recipe, TabularModel
 from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.preflight.probe import Probe
 from dapo_cli.reward.modes import mode_name
@@ -27,7 +27,9 @@ def _completions(recipe: Recipe, probe: Probe) -> Iterator[Finding]:
     mode = mode_name(recipe.reward)
     if (probe.no_answer or 0.0) > MANY_WITHOUT_ANSWER:
         problem = f"{probe.no_answer:.0%} of the probe's completions that ended by themselves state no answer it reads"
-        remedy = "set data.instruction=authors, or the reward that reads what the model writes"
+        asked = recipe.data.instruction is Instruction.authors
+        remedy = "" if asked else "set data.instruction=authors, or "
+        remedy += "choose the reward that reads what the model writes (docs/verifier.md)"
         yield Finding(Level.WARNING, "reward", mode, problem, remedy)
     if probe.figures["verifier/alarm"]:
         causes = {cause: probe.figures[f"verifier/failed_{cause}"] for cause in FAILURES}

@@ -38,7 +38,7 @@ def plan_names() -> list[str]:
 
 def _is_plan(path: Path) -> bool:
     """A plan has a `kind:`, which no recipe and no option file has."""
-    return any(line.startswith("kind:") for line in path.read_text(encoding="utf-8").splitlines())
+    return any(line.startswith("kind:") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
 
 
 def first_comment(path: Path) -> str:
@@ -73,10 +73,13 @@ def shipped_recipe(name: str) -> Path | None:
 def find_recipe(path_or_name: str) -> Path:
     """The file meant by a path or by the name of a shipped recipe; an existing file wins over a shipped name.
 
-    Raises UserError for what is neither, and for a folder.
+    Raises UserError for what is neither, for a plan of an ablation, and for a folder.
     """
     path = Path(path_or_name).expanduser()
-    if path.is_file():
+    is_file = path.is_file()
+    if (is_file and _is_plan(path)) or (not is_file and path_or_name.removesuffix(".yaml") in plan_names()):
+        raise UserError(f"recipe {path_or_name}: is the plan of an ablation, not a recipe: dapo ablate {path_or_name}")
+    if is_file:
         return path
     shipped = shipped_recipe(path_or_name)
     if shipped:

@@ -259,6 +259,7 @@ def test_the_page_of_a_probe(probed: Probe) -> None:
     assert "at least 100% of groups of 2" in page and "were not measured" in " ".join(page.split())
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_what_keeps_a_probe_from_being_made(tmp_path: Path) -> None:
     def told(*overrides: str, recipe: str = "quickstart") -> str:
         found = surveyed(load_recipe(recipe, [*(SMALL if recipe == "quickstart" else ()), *overrides]).recipe)

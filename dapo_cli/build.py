@@ -1,8 +1,7 @@
 """Recipe -> parts: one `match` a group, the only registry."""
 
 import hashlib
-import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,7 +27,7 @@ from dapo_cli.config.schema import (
     WandbMode,
 )
 from dapo_cli.data.prompts import make_prompts
-from dapo_cli.data.questions import load_questions
+from dapo_cli.data.questions import load_questions, words_of_section
 from dapo_cli.data.stream import PromptStream
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import UserError
@@ -259,9 +258,7 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         questions, report = load_questions(data)
         prompts = make_prompts(questions, pretrained.tokenizer, data, report)
     except UserError as error:
-        # The loader speaks of `data.paths`; in this section it may be `eval.data.paths`.
-        keys = "|".join(field.name for field in fields(data))
-        raise UserError(re.sub(rf"(?<![\w./])data\.({keys})\b", rf"{section}.\1", str(error))) from error
+        raise UserError(words_of_section(error, section, data)) from error
     uids = hashlib.sha256("\n".join(prompt.uid for prompt in prompts).encode()).hexdigest()
     record = {
         "section": section,

@@ -130,9 +130,9 @@ def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
             section = read_section(name, data, tokenizer)
         except UserError as error:
             if isinstance(data, HubData) and "cannot be reached" in str(error):
-                found.skipped.append(f"{name}: {refused(name, error).problem}")
+                found.skipped.append(f"{name}: {refused(name, data, error).problem}")
             else:
-                found.findings.append(refused(name, error))
+                found.findings.append(refused(name, data, error))
             continue
         read[name] = section
         found.figures.append(section.figures)

@@ -153,6 +153,11 @@ BROKEN: dict[str, tuple[dict[str, Any], int, list[str]]] = {
         REFUSED,
         ["error: data: data.paths: there is no file trian.jsonl; did you mean train.jsonl?"],
     ),
+    "no data file of an evaluation": (
+        {"defaults": BOTH, "eval": {"data": EVALUATION["data"] | {"paths": ["data.jsonl"]}}},
+        REFUSED,
+        ["error: eval.data: eval.data.paths: there is no file data.jsonl"],
+    ),
     "no reward file": (
         {
             "defaults": [*SOUND["defaults"][:2], {"reward": "python"}, *SOUND["defaults"][3:]],

@@ -1,7 +1,6 @@
 """All that a run reads, checked before any weight is loaded or file written: model, prompts, reward function."""
 
-import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dapo_cli.config.load import LoadedRecipe
@@ -16,7 +15,7 @@ from dapo_cli.config.schema import (
     VllmServerRollout,
 )
 from dapo_cli.data.prompts import make_prompts, prompts_record
-from dapo_cli.data.questions import load_questions
+from dapo_cli.data.questions import load_questions, words_of_section
 from dapo_cli.errors import UserError
 from dapo_cli.learner.kinds import check_packages
 from dapo_cli.pretrained import Pretrained, open_pretrained
@@ -120,9 +119,7 @@ def _read_prompts(section: str, data: DataConfig, pretrained: Pretrained) -> tup
         questions, report = load_questions(data)
         prompts = make_prompts(questions, pretrained.tokenizer, data, report)
     except UserError as error:
-        # The loader speaks of `data.paths`; in this section it may be `eval.data.paths`.
-        keys = "|".join(field.name for field in fields(data))
-        raise UserError(re.sub(rf"(?<![\w./])data\.({keys})\b", rf"{section}.\1", str(error))) from error
+        raise UserError(words_of_section(error, section, data)) from error
     record = {
         "section": section,
         "source": report.source,

@@ -72,7 +72,7 @@ def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = No
     """The `transformers` causal language model, in evaluation mode; in float32 and on the GPU where there is one,
     unless told otherwise.
 
-    Raises UserError for weights that are missing, unreadable, or do not fit the configuration.
+    Raises UserError for weights that are missing, unreadable, not finite, or do not fit the configuration.
     """
     import torch
     import transformers
@@ -92,7 +92,14 @@ def load_weights(pretrained: Pretrained, model: ModelConfig, *, device: Any = No
         raise UserError(
             f"model.path={model.path}: the weight files lack or misshape {len(faulty)} tensors, the first {faulty[0]}"
         )
-    return loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    loaded = loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    for name, weight in loaded.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise UserError(
+                f"model.path={model.path}: tensor {name} has values that are not finite ({dtype}): "
+                "fetch or save it anew"
+            )
+    return loaded
 
 
 def without_weights(config: Any) -> Any:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from dapo_cli.config.suggest import hint
 from dapo_cli.errors import UserError
 
 Choice = TypeVar("Choice", bound=Enum)
+
+MOST_SEEDS = MOST_POINTS = 10_000  # what is more was not meant, and would not end
 
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")  # of a folder, and of a run after --only
 
@@ -239,13 +242,19 @@ class _Reader:
                 axes[str(name)] = tuple(map(_spelt, values))
             else:
                 self.problems.append(f"{key}.{name} = {values}: must be a list of values")
+        if (count := prod(map(len, axes.values()))) > MOST_POINTS:
+            self.problems.append(f"{key}: {count:,} combinations; at most {MOST_POINTS:,}")
+            return {}
         return axes
 
     def seeds(self, key: str, value: Any) -> tuple[int, ...]:
         """A list of seeds, or how many: 3 stands for 0, 1, 2."""
         if not isinstance(value, list):
-            count = self.number(key, value, whole=True, above=0)
-            return tuple(range(int(count or 0)))
+            count = int(self.number(key, value, whole=True, above=0) or 0)
+            if count > MOST_SEEDS:
+                self.problems.append(f"{key} = {count}: at most {MOST_SEEDS:,}; each is a run of every point")
+                return ()
+            return tuple(range(count))
         seeds = [self.number(key, item, whole=True, above=-1) for item in value]
         if not seeds or len(set(seeds)) < len(seeds):
             self.problems.append(f"{key} = {value}: must be different seeds, one at least")

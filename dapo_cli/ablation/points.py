@@ -105,9 +105,8 @@ def load_ablation(plan: Plan) -> Ablation:
     """Every point's recipe, checked. Raises UserError with the problems of all points, each problem once."""
     recipe_file = plan.recipe_file
     entries = expand(plan)
-    raise_problems(plan.path, _plan_problems(plan, recipe_file, entries))
     points, problems = _load(plan, recipe_file, entries)
-    raise_problems(plan.path, problems)
+    raise_problems(plan.path, [*_plan_problems(plan, recipe_file, entries), *problems])
     match = plan.match or Match(MatchBy.steps, points[0].recipe.recipe.run.steps)
     raise_problems(plan.path, _rule_problems(match, points))
     baseline = _leaves(points[0].recipe)
@@ -129,8 +128,13 @@ def _load(plan: Plan, recipe_file: Path, entries: list[Entry]) -> tuple[list[Poi
         except UserError as error:
             for problem in str(error).splitlines()[1:] or [str(error)]:
                 faulty[problem.strip().removeprefix(f"{COMMAND_LINE}: ")].append(entry.name)
-    return points, [
-        f"{'every point' if len(names) == len(entries) else 'point ' + ', '.join(names)}: {problem}"
+    return points, _with_points(faulty, len(entries))
+
+
+def _with_points(faulty: dict[str, list[str]], points: int) -> list[str]:
+    """Each problem once, behind the names of the points that have it."""
+    return [
+        f"{'every point' if len(names) == points else 'point ' + ', '.join(names)}: {problem}"
         for problem, names in faulty.items()
     ]
 
@@ -158,11 +162,17 @@ def _plan_problems(plan: Plan, recipe_file: Path, entries: list[Entry]) -> list[
     for by, key in BUDGET_KEYS.items():
         if by is not MatchBy.steps or (plan.match and plan.match.by is by):
             taken[key] = "`match` sets it for all points alike"
-    for where, overrides in [("base", plan.base), *((f"point {entry.name}", entry.overrides) for entry in entries)]:
-        for key in read_overrides(list(overrides), groups).leaves:
-            if key in taken:
-                problems.append(f"{where}: {key}: {taken[key]}; take it out")
-    return list(dict.fromkeys(problems))
+    problems += [f"base: {problem}" for problem in _taken(plan.base, groups, taken)]
+    faulty: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in entries:
+        for problem in _taken(entry.overrides, groups, taken):
+            faulty[problem].append(entry.name)
+    return [*problems, *_with_points(faulty, len(entries))]
+
+
+def _taken(overrides: Sequence[str], groups: set[str], taken: dict[str, str]) -> list[str]:
+    keys = read_overrides(list(overrides), groups).leaves
+    return [f"{key}: {taken[key]}; take it out" for key in keys if key in taken]
 
 
 def _rule_problems(match: Match, points: list[Point]) -> list[str]:

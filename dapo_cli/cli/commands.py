@@ -89,19 +89,34 @@ def check(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file or the name of a shipped recipe.")],
     overrides: OverridesArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Load the weights and generate a little: pass rates, lengths, speed.")
+    ] = False,
+    probe_prompts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Prompts of the probe; else 32.")
+    ] = None,
+    probe_samples: Annotated[
+        int | None, typer.Option(min=2, metavar="K", help="Completions of each; else algorithm.samples_per_prompt.")
+    ] = None,
 ) -> int:
     """Say what a run would do, cost and get wrong, before it starts.
 
     Whether it is DAPO, the arithmetic of a step, the data and its answers, memory and FLOPs by formula, and what is
-    doubtful, each with its key and remedy. No weights are loaded. The exit code is 2 where an error is found.
+    doubtful, each with its key and remedy. No weights are loaded but for --probe, which generates, judges and trains on
+    one mini-batch, and leaves no file behind. The exit code is 2 where an error is found.
 
     \b
     dapo check quickstart
+    dapo check quickstart --probe
     dapo check my_recipe.yaml learner=fsdp_bf16 --json
     """
+    from dapo_cli.cli.check import Asked
     from dapo_cli.cli.check import check as run_check
 
-    return run_check(recipe, overrides or [], as_json)
+    if not probe and (probe_prompts or probe_samples):
+        raise UserError("--probe-prompts and --probe-samples are the size of a probe: give --probe, too")
+    asked = Asked(probe_prompts, probe_samples) if probe else None
+    return run_check(recipe, overrides or [], as_json, asked)
 
 
 @app.command()

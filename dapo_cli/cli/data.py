@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dapo_cli.config.schema import DataConfig, FilesData, ModelConfig
+from dapo_cli.config.shipped import SUFFIXES as RECIPE_SUFFIXES
 from dapo_cli.data.questions import DataReport, Question, load_questions
 from dapo_cli.data.tables import SUFFIXES
 from dapo_cli.errors import UserError
@@ -32,6 +33,11 @@ def show(recipe_or_file: str, overrides: Sequence[str], samples: int) -> None:
         questions, report = load_questions(_file_section(recipe_or_file, overrides))
         _print_report(console, "data", report)
         _print_questions(console, questions, samples)
+    elif path.is_file() and path.suffix and path.suffix.lower() not in RECIPE_SUFFIXES:
+        raise UserError(
+            f"{recipe_or_file}: neither a data file ({', '.join(SUFFIXES)}) nor a recipe "
+            f"({', '.join(RECIPE_SUFFIXES)}): convert or rename it"
+        )
     else:
         _show_recipe(console, recipe_or_file, overrides, samples)
 

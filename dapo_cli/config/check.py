@@ -11,6 +11,7 @@ from dapo_cli.config.compose import Composer
 from dapo_cli.config.keys import Key, Shape, choice_key, options_with, shape_of, shown
 from dapo_cli.config.source import Leaf, Source
 from dapo_cli.config.suggest import closest_key, hint
+from dapo_cli.config.tabular_rules import ALL_OR_NONE
 
 
 def usable_defaults(source: Source, composer: Composer) -> tuple[list[Any], list[str]]:
@@ -91,7 +92,9 @@ def leaf_problem(name: str, leaf: Leaf, shape: Shape) -> str | None:
         return f"{leaf.place}: {name}: {slot} has no option; add `- {group}@{slot}: OPTION` to defaults"
     if name in options_with():
         owners = ", ".join(options_with()[name])
-        return f"{leaf.place}: {name} = {shown(leaf.value)}: not a key of {slot}'s option; it belongs to {owners}"
+        said = f"{leaf.place}: {name} = {shown(leaf.value)}: not a key of {slot}'s option; it belongs to {owners}"
+        whole = f" ({ALL_OR_NONE})" if slot == "model" else ""
+        return f"{said}: delete it, or choose that option{whole}"
     near = closest_key(name, [*shape.keys, *options_with()])
     advice = f"; did you mean {near}?" if near else "; `dapo recipe keys` lists them all"
     return f"{leaf.place}: {name} = {shown(leaf.value)}: no such key{advice}"

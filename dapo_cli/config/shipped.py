@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 MODELS = PACKAGE / "models"
 MODEL_PREFIX = "shipped:"
 SUFFIXES = (".yaml", ".yml")
+PLAN_KEY = "kind:"  # which no recipe and no option file has
 
 
 def recipes_folder() -> Path:
@@ -24,17 +25,17 @@ def recipe_names() -> list[str]:
 
 def plan_names() -> list[str]:
     """Names of the shipped plans of ablations, as `FOLDER/NAME`."""
-    return _names_with("kind:")  # which no recipe and no option file has
+    return _names_with(PLAN_KEY)
 
 
 def _names_with(key: str) -> list[str]:
     folder = recipes_folder()
-    found = [
-        path.relative_to(folder).with_suffix("")
-        for path in folder.rglob("*.yaml")
-        if any(line.startswith(key) for line in path.read_text(encoding="utf-8").splitlines())
-    ]
+    found = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml") if _has_key(path, key)]
     return sorted(map(str, found))
+
+
+def _has_key(path: Path, key: str) -> bool:
+    return any(line.startswith(key) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
 
 
 def first_comment(path: Path) -> str:
@@ -69,10 +70,13 @@ def shipped_recipe(name: str) -> Path | None:
 def find_recipe(path_or_name: str) -> Path:
     """The file meant by a path or by the name of a shipped recipe; an existing file wins over a shipped name.
 
-    Raises UserError for what is neither, and for a folder.
+    Raises UserError for what is neither, for a plan of an ablation, and for a folder.
     """
     path = Path(path_or_name).expanduser()
-    if path.is_file():
+    is_file = path.is_file()
+    if (is_file and _has_key(path, PLAN_KEY)) or (not is_file and path_or_name.removesuffix(".yaml") in plan_names()):
+        raise UserError(f"recipe {path_or_name}: is the plan of an ablation, not a recipe: dapo ablate {path_or_name}")
+    if is_file:
         return path
     shipped = shipped_recipe(path_or_name)
     if shipped:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dapo_cli.config.keys import shown
 from dapo_cli.config.schema import Recipe, TabularData, TabularLearner, TabularModel, TabularRollout
 
+ALL_OR_NONE = "a table is model, data, rollout and learner in one; choose all four or none"
+
 # Keys that no table reads: of texts, of how a transformer is held or computed, and of AdamW.
 UNREAD = {
     "data": ("instruction", "chat_template", "max_prompt_tokens"),
@@ -29,7 +31,7 @@ def tabular_rules(recipe: Recipe) -> Iterator[str]:
     if missing := [name for name, tabular in parts.items() if not tabular]:
         there = ", ".join(f"{name} tabular" for name, tabular in parts.items() if tabular)
         choices = " ".join(f"{name}=tabular" for name in missing)
-        yield f"{there} without {choices}: a table is model, data, rollout and learner in one; choose all four or none"
+        yield f"{there} without {choices}: {ALL_OR_NONE}"
         return
     match recipe.model:
         case TabularModel(shift_low=low, shift_high=high) if low > high:

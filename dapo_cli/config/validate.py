@@ -14,6 +14,7 @@ from dapo_cli.config.schema import (
     PretrainedModel,
     RatioLevel,
     Recipe,
+    SamplingConfig,
     SingleLearner,
     Surplus,
     Surrogate,
@@ -21,6 +22,8 @@ from dapo_cli.config.schema import (
     VllmServerRollout,
 )
 from dapo_cli.config.tabular_rules import tabular_rules
+
+LEAST_TEMPERATURE = 0.01  # vLLM's own bound
 
 
 def problems(recipe: Recipe) -> list[str]:
@@ -96,6 +99,14 @@ def _batch_rules(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _too_cold(sampling: SamplingConfig, name: str) -> Iterator[str]:
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        yield (
+            f"{name}.temperature = {sampling.temperature}: below {LEAST_TEMPERATURE:g} the logits that it divides "
+            "overflow; raise it, or set 0 for greedy evaluation"
+        )
+
+
 def _sampling_rules(recipe: Recipe) -> Iterator[str]:
     sampling, cache = recipe.sampling, recipe.overlong.cache_tokens
     if recipe.overlong.penalty and cache >= sampling.max_tokens:
@@ -103,6 +114,8 @@ def _sampling_rules(recipe: Recipe) -> Iterator[str]:
             f"overlong.cache_tokens = {cache} must be below sampling.max_tokens = {sampling.max_tokens}, or every "
             f"completion is punished for its length; lower it, or switch the penalty off by overlong.penalty=false"
         )
+    yield from _too_cold(sampling, "sampling")
+    yield from _too_cold(recipe.eval.sampling, "eval.sampling")
     if sampling.temperature == 0:
         yield "sampling.temperature = 0: training needs samples that differ; set it above 0 (the paper: 1.0)"
     if sampling.top_p < 1:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,6 +106,12 @@ def load_questions(config: DataConfig) -> tuple[list[Question], DataReport]:
             )
         case _:
             raise AssertionError(f"a data section without a loader: {type(config).__name__}")
+
+
+def words_of_section(error: UserError, section: str, data: DataConfig) -> str:
+    """What loading `data` ended with. The loader speaks of `data.paths`; in the section it may be `eval.data.paths`."""
+    keys = "|".join(key.name for key in fields(data))
+    return re.sub(rf"(?<![\w./])data\.({keys})\b", rf"{section}.\1", str(error))
 
 
 def _arithmetic_questions(config: ArithmeticData) -> tuple[list[Question], DataReport]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dapo_cli.config.schema import Instruction, Precision, SamplingConfig
+from dapo_cli.config.validate import LEAST_TEMPERATURE
 from dapo_cli.errors import UserError
 
 TRANSFORMERS, VLLM, SERVER = "transformers", "vllm", "server"
@@ -58,6 +59,8 @@ class Options:
                 )
         if self.engine not in (None, TRANSFORMERS, VLLM) and not (self.remote and _has_host(self.engine)):
             raise UserError(f"--engine {self.engine}: must be {TRANSFORMERS}, {VLLM} or http(s)://HOST:PORT")
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise UserError(f"--temperature {self.temperature}: give 0 (greedy) or at least {LEAST_TEMPERATURE:g}")
         if self.temperature == 0 and self.samples > 1:
             raise UserError(
                 f"-k {self.samples} with --temperature 0 would give the same completion each time; give -k 1, or a "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dapo_cli.config.schema import DataConfig
 from dapo_cli.data.prompts import make_prompts
-from dapo_cli.data.questions import DataReport, Question, load_questions
+from dapo_cli.data.questions import DataReport, Question, load_questions, words_of_section
 from dapo_cli.errors import UserError
 from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.types import Prompt
@@ -177,7 +177,6 @@ def overlap_finding(found: Overlap) -> Finding | None:
     return Finding(level, "eval.data", "", problem, "held-out accuracy would be of what is trained on: take them out")
 
 
-def refused(section: str, error: UserError) -> Finding:
-    """Data that the run would refuse. The loader speaks of `data.`, in whatever section it reads."""
-    text = str(error) if section == "data" else re.sub(r"(?<![\w./])data\.", f"{section}.", str(error))
-    return Finding(Level.ERROR, section, "", text)
+def refused(section: str, data: DataConfig, error: UserError) -> Finding:
+    """Data that the run would refuse."""
+    return Finding(Level.ERROR, section, "", words_of_section(error, section, data))

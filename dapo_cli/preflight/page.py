@@ -7,11 +7,15 @@ from dapo_cli.preflight.dapo_likeness import Likeness, Role
 from dapo_cli.preflight.data_check import DataFigures
 from dapo_cli.preflight.findings import Level
 from dapo_cli.preflight.memory import processes
+from dapo_cli.preflight.probe import Probe
 from dapo_cli.preflight.survey import Survey
+from dapo_cli.tracking.console import clock_time
 
 WIDTH = 110
 H100_FLOPS = 989e12  # dense bfloat16, NVIDIA's data sheet
 ASSUMED_MFU = 0.3
+PASS_RATES = ("none", "up to 1/4", "up to 1/2", "up to 3/4", "more", "all")  # of a prompt's completions
+PHASES = {"rollout": "generate", "verify": "verify", "score": "score", "update": "update", "sync": "sync"}
 
 
 def page_lines(name: str, found: Survey) -> list[str]:
@@ -22,6 +26,7 @@ def page_lines(name: str, found: Survey) -> list[str]:
         "Data": [line for figures in found.figures for line in data_lines(figures)] + _answer_lines(found),
         "Memory of a process, by formula (docs/preflight.md)": _memory_lines(found),
         "Work": _flops_lines(found),
+        "A probe, by the starting weights": _probe_lines(found),
         "Not checked": found.skipped,
         "Findings": _finding_lines(found),
     }
@@ -136,6 +141,47 @@ def _flops_lines(found: Survey) -> list[str]:
         f"{_flops(flops.total)} a step at the assumed lengths: {_flops(flops.generate)} to generate, "
         f"{_flops(flops.score)} to score, {_flops(flops.update)} to update",
         f"{_flops(whole)} for {found.plan.steps:,} steps{scale}",
+    ]
+
+
+def _probe_lines(found: Survey) -> list[str]:
+    probe, plan = found.probe, found.plan
+    if probe is None:
+        return []
+    figures, informative, step = probe.figures, probe.informative, probe.step
+    counts = [round((share or 0.0) * probe.prompts) for share in probe.pass_rates.values()]
+    no_answer = "" if probe.no_answer is None else f", {probe.no_answer:.1%} of the others state no answer"
+    size = f"{'at least ' if informative.lower_bound else ''}{informative.rate:.0%} of groups of {informative.size}"
+    speed = probe.tokens_per_s or 0.0
+    return [
+        f"{probe.prompts:,} prompts x {probe.samples} completions, the first of the training stream: "
+        f"{figures['judged/accuracy']:.1%} are right, {figures['judged/truncated']:.1%} truncated{no_answer}; "
+        f"{figures['verifier/failed']:,} verdicts failed",
+        "prompts by the share of right completions: "
+        + ", ".join(f"{name} {count:,}" for name, count in zip(PASS_RATES, counts, strict=True)),
+        f"{size} are informative (95% interval {informative.low:.0%} to {informative.high:.0%}; assumed: "
+        f"{plan.expected_yield:.0%})",
+        f"completions of {figures['length/mean']:,.0f} tokens (mean; assumed: {plan.mean_tokens:,.0f}), "
+        f"{figures['length/p50']:,.0f} (median), {figures['length/p95']:,.0f} (95th percentile), "
+        f"{figures['length/max']:,} (longest)",
+        f"a step at this yield: {step.prompts:,.1f} prompts x {plan.samples} = {step.prompts * plan.samples:,.0f} "
+        f"completions in {step.rounds:.2f} rounds, to train on {step.groups:,.1f} groups",
+        f"generated {probe.tokens:,} tokens in {probe.generating_s:.1f} s, {speed:,.0f} tokens/s",
+        *_time_lines(probe, plan.steps, processes(found.recipe)),
+    ]
+
+
+def _time_lines(probe: Probe, steps: int, number: int) -> list[str]:
+    parts = " + ".join(f"{seconds:.3g} {PHASES[phase]}" for phase, seconds in probe.seconds.items())
+    if probe.step_seconds is None:
+        return [
+            f"seconds a step: {parts}, if each of {number:,} processes generates as fast as this one; score and "
+            "update, which they share, were not measured"
+        ]
+    return [
+        f"seconds a step: {parts} = {probe.step_seconds:.3g}",
+        f"{steps:,} steps: {clock_time(probe.step_seconds * steps)} without evaluations and checkpoints, if yield, "
+        "lengths and speed stay as they are",
     ]
 
 

@@ -1,4 +1,4 @@
-"""All that preflight finds out about a recipe without a weight being read: the parts of one page."""
+"""All that preflight finds out about a recipe: the parts of one page. Weights are read for a probe alone."""
 
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -26,6 +26,8 @@ from dapo_cli.preflight.findings import Finding, Level, refusal
 from dapo_cli.preflight.lints import is_hub_id, recipe_lints, worst_first
 from dapo_cli.preflight.memory import Memory, Sequences, plan_memory, processes
 from dapo_cli.preflight.model_lints import model_lints, sections
+from dapo_cli.preflight.probe import Probe, ProbeSize, probe_record, run_probe
+from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
 from dapo_cli.pretrained import Pretrained
 from dapo_cli.tabular.table import Table
@@ -47,6 +49,7 @@ class Survey:
     memory: Memory | None = None
     fits: list[GpuFit] = field(default_factory=list)
     flops: StepFlops | None = None
+    probe: Probe | None = None
     findings: list[Finding] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
@@ -75,6 +78,20 @@ def survey(loaded: LoadedRecipe) -> Survey:
         _estimate(found, pretrained, read.get("data"))
     found.findings = worst_first(found.findings)
     return found
+
+
+def add_probe(found: Survey, size: ProbeSize) -> None:
+    """Generate with the recipe's parts, where nothing that is known of it forbids; what goes wrong is a finding."""
+    if found.count(Level.ERROR):
+        found.skipped.append("the probe: first mend the errors")
+        return
+    try:
+        found.probe = run_probe(found.recipe, size)
+    except UserError as error:
+        found.findings.append(refusal("probe", error))
+    else:
+        found.findings += probe_lints(found.recipe, found.probe)
+    found.findings = worst_first(found.findings)
 
 
 def _look_at_code(found: Survey) -> None:
@@ -113,9 +130,9 @@ def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
             section = read_section(name, data, tokenizer)
         except UserError as error:
             if isinstance(data, HubData) and "cannot be reached" in str(error):
-                found.skipped.append(f"{name}: {refused(name, error).problem}")
+                found.skipped.append(f"{name}: {refused(name, data, error).problem}")
             else:
-                found.findings.append(refused(name, error))
+                found.findings.append(refused(name, data, error))
             continue
         read[name] = section
         found.figures.append(section.figures)
@@ -199,6 +216,7 @@ def as_json(found: Survey) -> dict[str, Any]:
         "memory_bytes": asdict(memory) | peaks if memory else None,
         "gpus": [asdict(fit) for fit in found.fits],
         "flops_per_step": asdict(flops) | {"total": flops.total} if flops else None,
+        "probe": probe_record(found.probe) if found.probe else None,
         "findings": [asdict(finding) for finding in found.findings],
         "not_checked": found.skipped,
     }

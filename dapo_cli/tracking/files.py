@@ -97,7 +97,7 @@ def whole_lines(path: Path, tail_bytes: int | None = None) -> list[bytes]:
             if tail_bytes is not None:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - tail_bytes))
             data = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 

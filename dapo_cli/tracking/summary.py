@@ -18,8 +18,9 @@ def summary_lines(folder: RunFolder) -> list[str]:
         ("training", _training(timings)),
         *_idle(read_lines(folder.metrics_file)),
         ("metrics", str(folder.metrics_file)),
-        ("rollouts", f"{folder.rollouts}/"),
     ]
+    if next(folder.rollouts.glob("*"), None) is not None:
+        rows.append(("rollouts", f"{folder.rollouts}/"))
     if folder.export.exists():
         rows.append(("model", f"{folder.export}/"))
     return [f"{name:<19}{text}" for name, text in rows]

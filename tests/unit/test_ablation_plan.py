@@ -149,6 +149,11 @@ WRONG = {
     "set is no list": (PAIR.replace("[algorithm.clip_high=0.2]", "3"), ["points[0].set: must be a list"]),
     "set without a value": (PAIR.replace("=0.2", ""), ["points[0].set: algorithm.clip_high: must be a KEY=VALUE"]),
     "seeds": (PAIR + "seeds: none", ["seeds = none: must be a whole number above 0"]),
+    "endless seeds": (PAIR + "seeds: 100000000000", ["seeds = 100000000000: at most 10,000"]),
+    "endless grid": (
+        f"kind: grid\naxes: {{run.threads: {list(range(200))}, data.prompts: {list(range(51))}}}",
+        ["axes: 10,200 combinations; at most 10,000"],
+    ),
     "seeds twice": (PAIR + "seeds: [1, 1]", ["seeds = ['1', '1']: must be different"]),
     "match": (PAIR + "match: {by: steps}", ["match", "by: steps | rollouts | seconds"]),
     "match by": (PAIR + "match: {by: step, amount: 3}", ["match.by = step", "did you mean steps?"]),
@@ -207,6 +212,17 @@ base: [data.prompts=many]
     assert "point one: sampler.dynamc = true" in lines[2] and "sampler.dynamic?" in lines[2]
     rules = complaint(tmp_path, text.replace("base: [data.prompts=many]\n", "").replace(", sampler.dynamc=true", ""))
     assert "point one, two: optimizer.lr = 0.0: must be above 0" in rules
+
+
+def test_problems_of_a_grid_are_told_at_once_and_each_once(tmp_path: Path) -> None:
+    axes = "{run.seed: [1, 2], optimizer.lr: [x, 1], sampler.dynamc: [true]}"
+    lines = complaint(tmp_path, f"kind: grid\naxes: {axes}\nbase: [run.dir=x]").splitlines()
+    assert [line.split(": ", 1)[1] for line in lines[1:]] == [
+        "run.dir: each run has its own; take it out",
+        "run.seed: each run has its own; take it out",
+        "optimizer.lr = x: must be a number",
+        "sampler.dynamc = true: no such key; did you mean sampler.dynamic?",
+    ]
 
 
 @pytest.mark.parametrize(

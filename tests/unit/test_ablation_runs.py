@@ -148,6 +148,16 @@ def test_a_failed_run_stops_no_other_and_is_left_out_until_asked_for(
     assert starts(tmp_path, "broken/seed_0") == 2 and starts(tmp_path, "good/seed_0") == 1
 
 
+def test_a_file_in_the_place_of_a_run_fails_that_run_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(tmp_path, "one", "other")
+    blocked = tmp_path / "out/points/one/seed_0"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("in the way")
+    assert ablate(plan, "--jobs", "1") == 1
+    assert [event for _, event in events(tmp_path)] == ["started", "failed", "started", "done"]
+    assert "failed: one/seed_0" in capsys.readouterr().out and blocked.read_text() == "in the way"
+
+
 def test_each_run_gets_its_recipe_seed_folder_and_threads(tmp_path: Path) -> None:
     assert ablate(plan_of(tmp_path, "one", "two", more="base: [run.threads=3]\nseeds: [5]")) == 0
     record = json.loads((tmp_path / "out/ablation.json").read_text())

@@ -533,6 +533,13 @@ def test_show_takes_column_names_for_a_bare_file(tmp_path, capsys):
         data_command.show(path, ["run.seed=1"], samples=1)
 
 
+def test_show_says_what_is_no_table(tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("1+1=2")
+    with pytest.raises(UserError, match=r"notes\.txt: neither a data file \(\.parquet.*nor a recipe \(\.yaml"):
+        data_command.show(str(notes), [], samples=1)
+
+
 # Real files
 
 

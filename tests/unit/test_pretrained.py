@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from dapo_cli.config.schema import PretrainedModel
 from dapo_cli.config.shipped import model_folder
@@ -55,6 +56,15 @@ def test_a_broken_folder_is_named_with_its_fault(folder, fault, words):
     with pytest.raises(UserError, match=words) as refused:
         load(folder)
     assert f"model.path={folder}" in str(refused.value)
+
+
+def test_a_tensor_that_is_not_finite_is_named(folder):
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name][3, 5] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"model\.path={folder}: tensor {name} has values that are not finite"):
+        load(folder)
 
 
 def edit(folder: Path, **changes) -> None:

@@ -515,6 +515,8 @@ BROKEN_RULES = [
     (["sampling.top_k=5"], ["sampling.top_k = 5", "set 0"]),
     (["sampling.temperature=0"], ["sampling.temperature = 0"]),
     (["sampling.temperature=-1"], ["sampling.temperature = -1"]),
+    (["sampling.temperature=1e-320"], ["sampling.temperature = 1e-320", "overflow"]),
+    (["eval.sampling.temperature=0.009"], ["eval.sampling.temperature = 0.009", "set 0"]),
     (["eval.sampling.temperature=0", "eval.samples_per_prompt=4"], ["eval.samples_per_prompt = 4", "temperature"]),
     (["eval.samples_per_prompt=0"], ["eval.samples_per_prompt = 0", "at least 1"]),
     (["run.steps=0"], ["run.steps = 0", "at least 1"]),

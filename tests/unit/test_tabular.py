@@ -191,7 +191,7 @@ def test_a_saved_table_goes_on_as_the_one_that_was_kept(tmp_path: Path) -> None:
         (["model=pretrained"], ["model.seed", "not a key of model's option; it belongs to tabular"]),
         (["data=files", "data.paths=[a.csv]"], ["without data=tabular", "all four"]),
         (["learner=single", "rollout=transformers"], ["without rollout=tabular learner=tabular"]),
-        (["model.path=a/b"], ["model.path", "not a key of model's option", "pretrained"]),
+        (["model.path=a/b"], ["model.path = a/b: not a key of model's option", "pretrained: delete it", "all four"]),
         (["optimizer.weight_decay=0.1"], ["optimizer.weight_decay = 0.1", "set 0"]),
         (["model.shift_low=3"], ["model.shift_low = 3.0 is above model.shift_high = 2.5"]),
         (["model.answers=1"], ["model.answers = 1", "at least 2"]),

@@ -472,6 +472,12 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
     assert metrics.endswith("metrics.jsonl") and rollouts.endswith("rollouts/") and model.endswith("export/")
 
 
+def test_summary_names_no_rollouts_where_none_are_stored(tmp_path):
+    folder = RunFolder(tmp_path)
+    run_tracker(FileTracker(folder, rollouts_per_step=0))
+    assert not any(line.startswith("rollouts") for line in summary_lines(folder))
+
+
 def test_summary_of_a_run_that_did_nothing(tmp_path):
     accuracy, training, *_ = summary_lines(RunFolder(tmp_path))
     assert "no evaluation" in accuracy and training.endswith("0 steps")

@@ -41,14 +41,8 @@ def page() -> str:
     """The whole page; the working directory must be the root of the checkout."""
     parts = [INTRODUCTION]
     for recipe, model in RECIPES.items():
-        parts += [
-            f"## {recipe}",
-            "",
-            *header(recipe),
-            "",
-            *(f"    {row}".rstrip() for row in checked(recipe, model)),
-            "",
-        ]
+        rows = [f"    {row}".rstrip() for row in checked(recipe, model)]
+        parts += [f"## {recipe}", "", *header(recipe), "", *rows, ""]
     return "\n".join(parts)
 
 

@@ -85,7 +85,7 @@ def test_the_committed_page_is_what_the_script_writes(
 def test_recipes_fit_the_gpus_that_they_name(script: ModuleType, offline: None, recipe: str, smallest: int) -> None:
     folder = CONFIGS / script.RECIPES[recipe]
     found = survey(load_recipe(recipe, [f"model.path={folder}", "model.revision=null"]), has_gpu=True)
-    assert [fit.gb for fit in found.fits if fit.fits][0] == smallest
+    assert next(fit.gb for fit in found.fits if fit.fits) == smallest
 
 
 def test_a_config_alone_is_planned_with_and_what_fits_nowhere_is_named(
@@ -111,5 +111,5 @@ def test_a_run_does_not_start_from_a_config_alone(tmp_path: Path, capsys: pytest
 
 def test_a_pinned_data_set_out_of_reach_is_not_checked_and_no_fault(offline: None) -> None:
     config = HubData(id="o/sums", revision="c" * 40)
-    with pytest.raises(UserError, match="cannot be reached.*load it once with a network"):
+    with pytest.raises(UserError, match=r"cannot be reached.*load it once with a network"):
         hub_table(config, "c" * 40, Wanted(("question",), ("answer",)))

@@ -14,7 +14,8 @@ from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model, its tokenizer and configuration (both read already). `commit` is that of a hub model."""
+    """A model, its tokenizer and configuration (both read already). `commit` is that of a hub model; `tokenizer` is
+    None for a folder with a config.json alone (`open_sketch`), which can be planned with and not trained."""
 
     path: str
     folder: str
@@ -60,6 +61,18 @@ def open_pretrained(model: ModelConfig, *, with_weights: bool = True) -> Pretrai
     folder, commit = _find(model, with_weights)
     config = _open_config(model, folder)
     return Pretrained(model.path, folder, commit, _open_tokenizer(model, folder), config)
+
+
+def open_sketch(model: ModelConfig) -> Pretrained | None:
+    """A folder with a config.json alone, neither weights nor tokenizer: enough for memory and FLOPs. None for any other
+    model. Raises UserError for a configuration that cannot be read."""
+    if not isinstance(model, PretrainedModel):
+        return None
+    folder = Path(model_folder(model.path)).expanduser()
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if present != {"config.json"}:
+        return None
+    return Pretrained(model.path, str(folder), None, None, _open_config(model, str(folder)))
 
 
 def open_config(model: ModelConfig) -> Any:

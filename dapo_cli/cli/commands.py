@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
-from dapo_cli.cli import recipe
+from dapo_cli.cli import completion, recipe
 from dapo_cli.cli.eval_command import evaluate
 from dapo_cli.cli.provenance_commands import diff, reproduce
 from dapo_cli.errors import UserError
 
 OverridesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Values that replace the recipe's; `dapo recipe keys` lists the keys."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Values that replace the recipe's; `dapo recipe keys` lists the keys.",
+        autocompletion=completion.overrides,
+    ),
 ]
 
 app = typer.Typer(
@@ -57,7 +61,9 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE", help="A recipe file, the name of a shipped recipe, or a run folder to continue."
+            metavar="RECIPE",
+            help="A recipe file, the name of a shipped recipe, or a run folder to continue.",
+            autocompletion=completion.recipes_and_runs,
         ),
     ],
     overrides: OverridesArgument = None,
@@ -86,7 +92,14 @@ def train(
 
 @app.command()
 def check(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file or the name of a shipped recipe.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe file or the name of a shipped recipe.",
+            autocompletion=completion.recipes,
+        ),
+    ],
     overrides: OverridesArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     probe: Annotated[
@@ -122,7 +135,12 @@ def check(
 @app.command()
 def ablate(
     plan: Annotated[
-        str | None, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan (--list).")
+        str | None,
+        typer.Argument(
+            metavar="PLAN",
+            help="A plan file, or the name of a shipped plan (--list).",
+            autocompletion=completion.plans,
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -177,7 +195,14 @@ def ablate(
 
 @app.command()
 def serve(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe of the run, with rollout vllm_server.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="The recipe of the run, with rollout vllm_server.",
+            autocompletion=completion.recipes,
+        ),
+    ],
     overrides: OverridesArgument = None,
     host: Annotated[str, typer.Option(help="Address to listen at; whoever reaches it can change the weights.")] = (
         "127.0.0.1"
@@ -200,7 +225,12 @@ def serve(
 @app.command()
 def selftest(
     recipe: Annotated[
-        str, typer.Argument(metavar="[RECIPE]", help="A recipe file or the name of a shipped recipe.")
+        str,
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="A recipe file or the name of a shipped recipe.",
+            autocompletion=completion.recipes,
+        ),
     ] = "quickstart",
     overrides: OverridesArgument = None,
 ) -> None:
@@ -269,7 +299,7 @@ app.command("eval")(evaluate)
 
 @app.command()
 def audit(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="Completions to show.")] = 10,
     outcome: Annotated[str, typer.Option(help="right, wrong or failed.")] = "right",
 ) -> None:
@@ -282,7 +312,12 @@ def audit(
 @app.command()
 def report(
     paths: Annotated[
-        list[str], typer.Argument(metavar="RUN... | ABLATION", help="Run folders, or the folder of one ablation.")
+        list[str],
+        typer.Argument(
+            metavar="RUN... | ABLATION",
+            help="Run folders, or the folder of one ablation.",
+            autocompletion=completion.runs,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -316,7 +351,7 @@ app.command()(diff)
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the model.")],
     step: Annotated[int | None, typer.Option(help="Step of the checkpoint; else the newest.")] = None,
 ) -> None:

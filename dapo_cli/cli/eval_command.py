@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dapo_cli.cli import completion
 from dapo_cli.errors import UserError
 
 COMPARE_READS = {"compare", "common", "as_json"}
@@ -15,11 +16,19 @@ def evaluate(
     ctx: typer.Context,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL_OR_RUN", help="Hugging Face folder, hub id, shipped:NAME, or a run folder."),
+        typer.Argument(
+            metavar="MODEL_OR_RUN",
+            help="Hugging Face folder, hub id, shipped:NAME, or a run folder.",
+            autocompletion=completion.runs,
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys of data, rollout and reward; `dapo recipe keys` lists them."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Keys of data, rollout and reward; `dapo recipe keys` lists them.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from dapo_cli.cli import completion
+
 
 def reproduce(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to make again; else all that the run has.")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="New folder of the rerun; else RUN-reproduced.")
@@ -34,8 +36,8 @@ def reproduce(
 
 
 def diff(
-    one: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
-    other: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another.")],
+    one: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.", autocompletion=completion.runs)],
+    other: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another.", autocompletion=completion.runs)],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Two runs side by side: what differs in recipe, code, data, model, versions and hardware, and their results."""

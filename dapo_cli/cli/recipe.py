@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dapo_cli.cli import completion
 from dapo_cli.errors import UserError
 
 app = typer.Typer(help="List, copy, show and check recipes.", no_args_is_help=True, rich_markup_mode=None)
@@ -26,7 +27,7 @@ def list_recipes() -> None:
 
 @app.command()
 def cp(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.", autocompletion=completion.shipped)],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="File or folder to copy it to.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite DEST if it exists.")] = False,
 ) -> None:
@@ -52,9 +53,19 @@ def cp(
 
 @app.command()
 def show(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A recipe file or the name of a shipped recipe.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A recipe file or the name of a shipped recipe.",
+            autocompletion=completion.recipes,
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace the recipe's.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Values that replace the recipe's.", autocompletion=completion.overrides
+        ),
     ] = None,
 ) -> None:
     """Print every key of a recipe with its value and where that comes from: default, file, option or override.
@@ -69,7 +80,12 @@ def show(
 
 @app.command("validate")
 def validate_recipes(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Recipe files or names of shipped recipes.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Recipe files or names of shipped recipes.", autocompletion=completion.recipes
+        ),
+    ],
 ) -> None:
     """Check recipes and print every problem of each; the exit code is 2 if there is any."""
     from dapo_cli.config.load import load_recipe

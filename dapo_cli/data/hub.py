@@ -43,6 +43,8 @@ def hub_table(config: HubData, commit: str, wanted: Wanted) -> Table:
     datasets.disable_progress_bars()
     try:
         dataset = datasets.load_dataset(config.id, config.config, split=config.split, revision=commit)
+    except ConnectionError as error:
+        raise _unreachable(config, error) from error
     except Exception as error:  # builders, networks and archives: the library wraps none of them
         raise UserError(
             f"data.id={config.id}, data.config={config.config}, data.split={config.split} at {commit}: cannot be "
@@ -52,7 +54,9 @@ def hub_table(config: HubData, commit: str, wanted: Wanted) -> Table:
 
 
 def _unreachable(config: HubData, error: Exception) -> UserError:
+    pinned = config.revision and COMMIT.fullmatch(config.revision)
+    remedy = "load it once with a network" if pinned else "give the full commit hash in data.revision"
     return UserError(
-        f"data.id={config.id}: the Hugging Face hub cannot be reached ({first_line(error)}); give the full commit "
-        "hash in data.revision to use a cached copy, or download the files and use `data: files`"
+        f"data.id={config.id}: the Hugging Face hub cannot be reached ({first_line(error)}); {remedy} to use a cached "
+        "copy, or download the files and use `data: files`"
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dapo_cli.config.schema import Precision, Recipe, TransformersRollout, VllmColocatedRollout, VllmRollout
 from dapo_cli.learner.flops import UPDATE, UPDATE_OF_ADAPTERS
 from dapo_cli.preflight.batch import BatchPlan
+from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.preflight.memory import Memory, Sequences
 from dapo_cli.preflight.shape import ModelShape
 
@@ -75,3 +76,21 @@ def _fit(recipe: Recipe, shape: ModelShape, memory: Memory, sequences: Sequences
     count = int(max(0.0, spare) // (kv_token * sequences.longest))
     together = share * gb * 1e9 + memory.standing + memory.reference if colocated else 0.0
     return GpuFit(gb, memory.update <= usable and together <= gb * 1e9 and count > 0, count)
+
+
+def fit_finding(memory: Memory, fits: list[GpuFit]) -> Finding | None:
+    """A process that fits none of these GPUs, with what it takes."""
+    if any(fit.fits for fit in fits):
+        return None
+    largest = fits[-1]
+    generates = "" if memory.generate is None else f" and generation {memory.generate / 1e9:,.0f} GB"
+    problem = (
+        f"a process does not fit a GPU of {largest.gb} GB: by formula an update takes {memory.update / 1e9:,.0f} GB"
+        f"{generates}, of {USABLE * largest.gb:,.0f} GB beside CUDA, and the KV cache holds {largest.sequences:,} "
+        "whole sequences"
+    )
+    remedy = (
+        "take more processes (launch) with learner=fsdp_bf16, rollout=vllm_colocated with more "
+        "rollout.tensor_parallel, or lower learner.micro_batch_tokens, rollout.gpu_memory_share or sampling.max_tokens"
+    )
+    return Finding(Level.WARNING, "memory", "", problem, remedy)

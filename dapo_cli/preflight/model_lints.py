@@ -10,7 +10,8 @@ from dapo_cli.pretrained import Pretrained
 
 
 def model_lints(recipe: Recipe, pretrained: Pretrained) -> list[Finding]:
-    findings = [*_templates(recipe, pretrained), *_ends(pretrained)]
+    sketch = pretrained.tokenizer is None
+    findings = [] if sketch else [*_templates(recipe, pretrained), *_ends(pretrained)]
     try:
         check_lengths(recipe, pretrained)
     except UserError as error:

@@ -10,7 +10,7 @@ from dapo_cli.errors import UserError
 from dapo_cli.inputs import open_model
 from dapo_cli.preflight.answers import AnswerCheck, answer_finding, asking_finding, check_answers
 from dapo_cli.preflight.batch import BatchPlan, plan_batch
-from dapo_cli.preflight.cost import GpuFit, StepFlops, gpu_fits, step_flops
+from dapo_cli.preflight.cost import GpuFit, StepFlops, fit_finding, gpu_fits, step_flops
 from dapo_cli.preflight.dapo_likeness import Likeness, likeness
 from dapo_cli.preflight.data_check import (
     DataFigures,
@@ -29,7 +29,7 @@ from dapo_cli.preflight.model_lints import model_lints, sections
 from dapo_cli.preflight.probe import Probe, ProbeSize, probe_record, run_probe
 from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
-from dapo_cli.pretrained import Pretrained
+from dapo_cli.pretrained import Pretrained, open_sketch
 from dapo_cli.tabular.table import Table
 from dapo_cli.tracking.provenance import read_code
 
@@ -57,8 +57,9 @@ class Survey:
         return sum(finding.level is level for finding in self.findings)
 
 
-def survey(loaded: LoadedRecipe) -> Survey:
-    """Look at all of it. What is on the hub and cannot be had now is left out and named; other faults are findings."""
+def survey(loaded: LoadedRecipe, *, has_gpu: bool | None = None) -> Survey:
+    """Look at all of it. What is on the hub and cannot be had now is left out and named; other faults are findings.
+    `has_gpu` says whether the run has one, for another machine than this."""
     recipe = loaded.recipe
     found = Survey(recipe, likeness(recipe), plan_batch(recipe), findings=recipe_lints(recipe))
     _look_at_code(found)
@@ -75,7 +76,7 @@ def survey(loaded: LoadedRecipe) -> Survey:
             found.findings.append(finding)
     if pretrained is not None:
         found.findings += model_lints(recipe, pretrained)
-        _estimate(found, pretrained, read.get("data"))
+        _estimate(found, pretrained, read.get("data"), _has_gpu() if has_gpu is None else has_gpu)
     found.findings = worst_first(found.findings)
     return found
 
@@ -105,10 +106,13 @@ def _open(found: Survey) -> Pretrained | None:
     """None for a table, and where the model cannot be had."""
     model = found.recipe.model
     try:
-        opened = open_model(model, with_weights=False)
+        opened = open_sketch(model) or open_model(model, with_weights=False)
     except UserError as error:
         if is_hub_id(getattr(model, "path", "")):
-            found.skipped.append(f"model, memory and FLOPs, and prompt lengths: {error}")
+            found.skipped.append(
+                f"model, memory and FLOPs, and prompt lengths: {error}; for memory and FLOPs model.path may be a "
+                "folder with its config.json alone"
+            )
         else:
             found.findings.append(refusal("model", error))
         return None
@@ -116,6 +120,11 @@ def _open(found: Survey) -> Pretrained | None:
         found.plan = plan_batch(found.recipe, len(opened.prompts()))
         found.skipped.append("data, memory and FLOPs: the model is a table, and its prompts are the rows")
         return None
+    if opened.tokenizer is None:
+        found.skipped.append(
+            f"prompt lengths, chat template and end of sequence: {opened.folder} is a config.json alone, which no run "
+            "can start from"
+        )
     return opened
 
 
@@ -171,7 +180,7 @@ def _look_at_batch(found: Survey, prompts: int) -> None:
         found.findings.append(finding)
 
 
-def _estimate(found: Survey, pretrained: Pretrained, section: Section | None) -> None:
+def _estimate(found: Survey, pretrained: Pretrained, section: Section | None, has_gpu: bool) -> None:
     recipe, plan = found.recipe, found.plan
     try:
         shape = shape_of_model(pretrained.config)
@@ -188,9 +197,11 @@ def _estimate(found: Survey, pretrained: Pretrained, section: Section | None) ->
         samples=plan.samples,
         wanted=max(plan.samples * -(-plan.prompts_tried // max(1, plan.rounds)), evaluation),
     )
-    on_cpu = processes(recipe) == 1 and isinstance(recipe.learner, SingleLearner) and not _has_gpu()
+    on_cpu = processes(recipe) == 1 and isinstance(recipe.learner, SingleLearner) and not has_gpu
     found.memory = plan_memory(recipe, shape, found.sequences, on_cpu=on_cpu)
     found.fits = gpu_fits(recipe, shape, found.memory, found.sequences)
+    if finding := fit_finding(found.memory, found.fits):
+        found.findings.append(finding)
     found.flops = step_flops(recipe, shape, plan)
 
 

@@ -273,7 +273,8 @@ def test_code_that_does_not_come_back_is_refused(run_folder, checkout):  # noqa:
 
 
 def test_a_run_that_goes_on_keeps_the_commits_that_it_began_with():
-    loaded = load_recipe("dapo_qwen2_5_7b", ["eval.data.revision=v1"])
+    branches = ["model.revision=null", "data.revision=null", "eval.data.revision=v1"]
+    loaded = load_recipe("dapo_qwen2_5_7b", branches)
     manifest = {
         "recipe": plain_tree(loaded.config),
         "model": {"hub_id": "Qwen/Qwen2.5-7B", "commit": "1" * 40},
@@ -289,7 +290,7 @@ def test_a_run_that_goes_on_keeps_the_commits_that_it_began_with():
     }
     same = pinned(loaded.recipe, manifest)
     assert revisions(same) == ["1" * 40, "2" * 40, "3" * 40] and same.data.max_prompt_tokens == 2048
-    other = load_recipe("dapo_qwen2_5_7b", ["model.path=o/other", "eval.data.revision=v2"]).recipe
+    other = load_recipe("dapo_qwen2_5_7b", [*branches, "model.path=o/other", "eval.data.revision=v2"]).recipe
     assert revisions(pinned(other, manifest)) == [None, "2" * 40, "v2"]
 
 

@@ -12,6 +12,7 @@ from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
 from dapo_cli.errors import UserError
 from dapo_cli.report.statistics import Measured
 from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 
@@ -39,7 +40,7 @@ class Run:
     """`name` is the folder as the report shows it, `detail` how far it came or what is wrong with it.
 
     `steps`, `timings` and `evals` hold the records of metrics.jsonl, timings.jsonl and evals.jsonl; empty where the run
-    is missing or damaged.
+    is missing or damaged. `alarms` are those of health.jsonl; None without that file, which older runs do not have.
     """
 
     seed: int
@@ -51,6 +52,7 @@ class Run:
     steps: list[Record] = field(default_factory=list)
     timings: list[Record] = field(default_factory=list)
     evals: list[Record] = field(default_factory=list)
+    alarms: list[Alarm] | None = None
 
     @property
     def finished(self) -> bool:
@@ -126,7 +128,8 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
     timings = list(_records(folder.timings_file, ("seconds/step",)))
     evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
     state, detail = _state(folder, recipe, planned, steps, evals)
-    return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals)
+    alarms = read_alarms(folder.health_file)
+    return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals, alarms)
 
 
 def _state(

@@ -46,6 +46,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.timings_file = self.path / "timings.jsonl"
         self.evals_file = self.path / "evals.jsonl"
+        self.health_file = self.path / "health.jsonl"
         self.rollouts = self.path / "rollouts"
         self.checkpoints = self.path / "checkpoints"
         self.export = self.path / "export"

@@ -64,6 +64,12 @@ def eval_line(step: int, accuracy: float, prompts: int = 100) -> dict[str, Any]:
     return {"step": step, "eval/accuracy": accuracy, "eval/standard_error": error, "eval/prompts": prompts}
 
 
+def health_event(step: int, rule: str, event: str, since: int, figure: str = "policy/entropy") -> dict[str, Any]:
+    """A line of health.jsonl."""
+    told = {"action": "note", "message": f"{figure} is off by <much>", "figures": {figure: 0.01}}
+    return {"step": step, "rule": rule, "event": event, "since": since, **told}
+
+
 def write_run(
     folder: Path,
     recipe: dict[str, Any],

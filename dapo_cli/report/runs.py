@@ -24,6 +24,7 @@ ROLLOUTS = "rollouts"  # judged completions so far
 SECONDS = "seconds"  # of training so far
 STEP = "step"
 
+CLOCK_SECTIONS = ("tokens_per_s", "tflops_per_s", "mfu", "memory")  # of timings.jsonl
 LAST_SHARE = 0.1  # of the steps: what a figure of single steps is averaged over to stand for the end of a run
 
 
@@ -72,11 +73,12 @@ class Run:
         return {step: {STEP: step, ROLLOUTS: rollouts, SECONDS: seconds} for step, rollouts, seconds in rows}
 
     def series(self, key: str) -> list[tuple[int, float]]:
-        """(step, value) wherever the figure was measured: of an evaluation, of a step, or what was spent by then."""
+        """(step, value) wherever the figure was measured: of an evaluation, a step, its timings, or what was spent."""
         if key in (ROLLOUTS, SECONDS):
             found = [(step, total[key]) for step, total in self.totals().items()]
         else:
-            records = self.evals if key.startswith("eval/") else self.steps
+            on_clock = key.partition("/")[0] in CLOCK_SECTIONS
+            records = self.evals if key.startswith("eval/") else self.timings if on_clock else self.steps
             found = [(record[STEP], number(record[key])) for record in records if record.get(key) is not None]
         return [(step, value) for step, value in found if math.isfinite(value)]
 

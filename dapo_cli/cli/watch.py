@@ -39,7 +39,7 @@ def _wait(run: Path, console: Console) -> None:
     """Until the run has written what it is."""
     if read_snapshot(run) is not None:
         return
-    with console.status(Text(f"{run}: no run there yet, waiting for it to start (Ctrl-C ends this)")):
+    with console.status(Text(f"no run yet, waiting for one to start in {run} (Ctrl-C ends this)")):
         while read_snapshot(run) is None:
             time.sleep(REFRESH_S)
 

@@ -222,12 +222,14 @@ def hold_lock(file: Path, key: str, *, shared: bool = False) -> Iterator[None]:
 
 
 def lock_held(file: Path) -> bool | None:
-    """Whether a process works in the folder of this lock file; None where the file system has no locks. To know, the
-    lock is taken for an instant, shared with others who ask."""
+    """Whether a process works in the folder of this lock file; None where nobody can tell, as on a file system without
+    locks. To know, the lock is taken for an instant, shared with others who ask."""
     try:
         descriptor = os.open(file, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -170,7 +170,7 @@ def _build_canary(
 def build_tracker(recipe: Recipe, folder: RunFolder, manifest: Manifest) -> Tracker:
     """The trackers of rank 0; other ranks have none (`Trackers([])`)."""
     trackers: list[Tracker] = [
-        FileTracker(folder, recipe.tracking.rollouts_per_step),
+        FileTracker(folder, recipe.tracking.rollouts_per_step),  # first: others read what it wrote
         console_tracker(recipe.run.steps),
     ]
     if recipe.tracking.wandb is not WandbMode.disabled:

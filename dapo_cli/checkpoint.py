@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ from dapo_cli.errors import RankFailed, UserError
 from dapo_cli.protocols import Learner, Sampler
 from dapo_cli.tracking.files import sync
 from dapo_cli.tracking.provenance import file_sha256
+from dapo_cli.tracking.run_folder import checkpoint_steps
 
-STEP_FOLDER = re.compile(r"step_(\d+)")
 ALONE = World()
 UNFINISHED = ".unfinished"
 UMASK = os.umask(0)
@@ -40,9 +39,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := STEP_FOLDER.fullmatch(name)))
+        return checkpoint_steps(self.folder)
 
     def save(self, step: int, learner: Learner, sampler_state: dict[str, Any]) -> None:
         """Raises OSError with ENOSPC on a full disk, after removing what was half-written; older checkpoints stay.

@@ -310,6 +310,24 @@ def audit(
 
 
 @app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+) -> None:
+    """Follow a run in the terminal: its curves, progress, state and health alarms, until it ends or Ctrl-C.
+
+    Reads the run's files alone, so it can be started and ended at any time. Piped, it prints one frame.
+
+    \b
+    dapo watch runs/quickstart-seed0
+    dapo watch runs/quickstart-seed0 --once
+    """
+    from dapo_cli.cli.watch import watch as run_watch
+
+    run_watch(run, once)
+
+
+@app.command()
 def report(
     paths: Annotated[
         list[str],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from dapo_cli.config.load import LoadedRecipe, load_recipe
-from dapo_cli.config.schema import SingleLearner
+from dapo_cli.config.schema import SingleLearner, WandbMode
 from dapo_cli.distributed.launch import (
     accept_signals,
     check_launcher,
@@ -41,16 +41,25 @@ def train(recipe: str, overrides: Sequence[str], allow_changes: bool) -> None:
     folder = RunFolder(loaded.recipe.run.dir)
     if started_by_launcher():
         with reporting_failure():
-            _check_clean(loaded)
+            _check_start(loaded)
             check_launcher(loaded.recipe.launch, single=isinstance(loaded.recipe.learner, SingleLearner))
             _train(loaded, folder, allow_changes)
             leave(0)
-    _check_clean(loaded)
+    _check_start(loaded)
     processes = loaded.recipe.launch.processes_per_node * loaded.recipe.launch.nodes
     if processes > 1:
         _launch(loaded, folder, [recipe, *overrides, *(["--allow-changes"] if allow_changes else [])])
     else:
         _train(loaded, folder, allow_changes)
+
+
+def _check_start(loaded: LoadedRecipe) -> None:
+    """What costs nothing to know beforehand: raises UserError for a run that must not start here."""
+    _check_clean(loaded)
+    if loaded.recipe.tracking.wandb is WandbMode.online and os.environ.get("RANK", "0") == "0":
+        from dapo_cli.tracking.wandb_tracker import check_login
+
+        check_login()
 
 
 def _check_clean(loaded: LoadedRecipe) -> None:

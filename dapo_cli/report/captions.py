@@ -64,6 +64,8 @@ def _curves(results: Results, over: str) -> str:
         said += f"Figures of single steps are running means over {widest} steps; evaluations are as measured. "
     if over == "rollouts spent":
         said += "Where seeds measured at different places, their lines are read straight between their own. "
+    if over == "training steps" and any(run.alarms for run in runs):
+        said += "Triangles at the upper edge: steps that raised a health alarm on that figure. "
     left_out = sum(bool(runs_to_draw(point)) for point in results.study.points) - len(points)
     if left_out:
         said += (
@@ -115,6 +117,10 @@ def of_tables(results: Results) -> dict[str, str]:
             "Every run. Recipe: hash of the resolved recipe without its seed and those keys, so equal within a point. "
             "Data: hash over the manifest's record of training and held-out data. Model: the hub's commit, or a hash "
             "over its files' hashes."
+        ),
+        "health": (
+            "Alarms of the runs' own health rules, from the first step of what a rule looks for to the step that "
+            "ended it. Action: what the recipe has such an alarm do."
         ),
     }
 

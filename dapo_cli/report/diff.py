@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UserError
+from dapo_cli.report.health import alarms_text
 from dapo_cli.report.runs import ROLLOUTS, SECONDS, STEP, Run, State, read_run
 from dapo_cli.tracking.manifest import Changed, Manifest, changed, leaves, shown, without_paths
 from dapo_cli.tracking.run_folder import RunFolder
@@ -101,6 +102,8 @@ def _results(run: Run) -> dict[str, Any]:
         "seconds of training": total[SECONDS],
         "resumes": len(run.manifest["resumes"]) if run.manifest else 0,
     }
+    if run.alarms is not None:
+        found["health alarms"] = alarms_text(run.alarms)
     if run.evals:
         found |= {"last evaluation, step": run.evals[-1][STEP]} | {key: run.evals[-1].get(key) for key in EVALUATION}
     return found

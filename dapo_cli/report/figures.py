@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dapo_cli.report.curves import curve, runs_to_draw
 from dapo_cli.report.formats import Scale, scale_of
+from dapo_cli.report.health import steps_of_alarms
 from dapo_cli.report.results import PointResult, Results
 from dapo_cli.report.runs import ACCURACY, ROLLOUTS, SECONDS, STEP
 from dapo_cli.report.statistics import Estimate
@@ -204,6 +205,9 @@ def _draw_curve(axis: Axes, point: Point, key: str, over: str, look: Line2D) -> 
     if key.startswith("eval/") and over == STEP:
         style |= {"marker": "o", "markersize": 2.2}
     axis.plot(found.x, np.array(found.mean) * factor, **style)
+    if over == STEP:
+        raised, edge = steps_of_alarms(runs_to_draw(point), key), axis.get_xaxis_transform()
+        axis.plot(raised, [1.0] * len(raised), "v", color=look.get_color(), markersize=4, transform=edge, clip_on=False)
     if found.count > 1:
         low, high = np.array(found.low) * factor, np.array(found.high) * factor
         axis.fill_between(found.x, low, high, color=look.get_color(), alpha=BAND_ALPHA, linewidth=0)

@@ -10,6 +10,7 @@ import jinja2
 
 from dapo_cli.report import captions
 from dapo_cli.report.formats import NOTHING, Scale, scale_of
+from dapo_cli.report.health import alarm_rows, health_line
 from dapo_cli.report.provenance import changed_keys, environment, origins, warnings
 from dapo_cli.report.results import TRAINING, PointResult, Results
 from dapo_cli.report.statistics import Basis, Estimate
@@ -75,6 +76,8 @@ def page(results: Results, figures: Sequence[tuple[str, bytes]]) -> bytes:
         ],
         "changed": [_changes(result, results) for result in results.others],
         "origins": origins(study),
+        "health": health_line(study.runs),
+        "alarms": alarm_rows(study.runs),
         "environment": environment(study),
         "captions": captions.of_tables(results),
         "definitions": captions.definitions(results),

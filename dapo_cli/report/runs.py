@@ -12,6 +12,7 @@ from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
 from dapo_cli.errors import UserError
 from dapo_cli.report.statistics import Measured
 from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 
@@ -23,6 +24,7 @@ ROLLOUTS = "rollouts"  # judged completions so far
 SECONDS = "seconds"  # of training so far
 STEP = "step"
 
+CLOCK_SECTIONS = ("tokens_per_s", "tflops_per_s", "mfu", "memory")  # of timings.jsonl
 LAST_SHARE = 0.1  # of the steps: what a figure of single steps is averaged over to stand for the end of a run
 
 
@@ -39,7 +41,7 @@ class Run:
     """`name` is the folder as the report shows it, `detail` how far it came or what is wrong with it.
 
     `steps`, `timings` and `evals` hold the records of metrics.jsonl, timings.jsonl and evals.jsonl; empty where the run
-    is missing or damaged.
+    is missing or damaged. `alarms` are those of health.jsonl; None without that file, which older runs do not have.
     """
 
     seed: int
@@ -51,6 +53,7 @@ class Run:
     steps: list[Record] = field(default_factory=list)
     timings: list[Record] = field(default_factory=list)
     evals: list[Record] = field(default_factory=list)
+    alarms: list[Alarm] | None = None
 
     @property
     def finished(self) -> bool:
@@ -70,11 +73,12 @@ class Run:
         return {step: {STEP: step, ROLLOUTS: rollouts, SECONDS: seconds} for step, rollouts, seconds in rows}
 
     def series(self, key: str) -> list[tuple[int, float]]:
-        """(step, value) wherever the figure was measured: of an evaluation, of a step, or what was spent by then."""
+        """(step, value) wherever the figure was measured: of an evaluation, a step, its timings, or what was spent."""
         if key in (ROLLOUTS, SECONDS):
             found = [(step, total[key]) for step, total in self.totals().items()]
         else:
-            records = self.evals if key.startswith("eval/") else self.steps
+            on_clock = key.partition("/")[0] in CLOCK_SECTIONS
+            records = self.evals if key.startswith("eval/") else self.timings if on_clock else self.steps
             found = [(record[STEP], number(record[key])) for record in records if record.get(key) is not None]
         return [(step, value) for step, value in found if math.isfinite(value)]
 
@@ -126,7 +130,8 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
     timings = list(_records(folder.timings_file, ("seconds/step",)))
     evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
     state, detail = _state(folder, recipe, planned, steps, evals)
-    return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals)
+    alarms = read_alarms(folder.health_file)
+    return Run(found_seed, path, name, state, detail, manifest, steps, timings, evals, alarms)
 
 
 def _state(

@@ -23,6 +23,7 @@ import os
 import platform
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,9 @@ from typing import Any
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.files import json_document, json_line, parsed, sync, whole_lines, write_atomically
 
+LOOK_S = 0.2  # longer than anyone takes to look whether a lock is held
 MANIFEST_KEYS = ("started", "recipe", "data", "model", "code", "packages", "hardware", "resumes")
+STEP_FOLDER = re.compile(r"step_(\d+)")
 ROLLOUTS_NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
@@ -46,6 +49,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.timings_file = self.path / "timings.jsonl"
         self.evals_file = self.path / "evals.jsonl"
+        self.health_file = self.path / "health.jsonl"
         self.rollouts = self.path / "rollouts"
         self.checkpoints = self.path / "checkpoints"
         self.export = self.path / "export"
@@ -191,6 +195,12 @@ class RunFolder:
             sync(self.rollouts)
 
 
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints in a folder, oldest first; none where there is no folder."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := STEP_FOLDER.fullmatch(name)))
+
+
 @contextmanager
 def hold_lock(file: Path, key: str, *, shared: bool = False) -> Iterator[None]:
     """Lock a folder by `file` in it, with others that share it or alone; `key` names the folder in messages.
@@ -209,6 +219,26 @@ def hold_lock(file: Path, key: str, *, shared: bool = False) -> Iterator[None]:
     finally:
         _held_locks.discard(descriptor)
         os.close(descriptor)
+
+
+def lock_held(file: Path) -> bool | None:
+    """Whether a process works in the folder of this lock file; None where nobody can tell, as on a file system without
+    locks. To know, the lock is taken for an instant, shared with others who ask."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def make_folder(path: Path, key: str = "run.dir") -> None:
@@ -246,7 +276,7 @@ def _step_of(line: bytes, where: str) -> int:
 
 def _take_lock(descriptor: int, where: str, key: str, mode: int) -> None:
     try:
-        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        _try_twice(descriptor, mode)
     except BlockingIOError:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
         raise UserError(f"{where}: in use by process {holder}; wait for it, stop it, or give another {key}") from None
@@ -254,6 +284,15 @@ def _take_lock(descriptor: int, where: str, key: str, mode: int) -> None:
         warnings.warn(f"{where}: no locks on this file system ({error.strerror}); start one process only", stacklevel=2)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} on {platform.node()}\n".encode(), 0)
+
+
+def _try_twice(descriptor: int, mode: int) -> None:
+    """Raises BlockingIOError where another process holds the lock, and not just looks at it (`lock_held`)."""
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(LOOK_S)
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
 
 
 def _leave_locks_to_parent() -> None:

@@ -12,9 +12,8 @@ from dapo_cli.tracking.run_folder import RunFolder
 def summary_lines(folder: RunFolder) -> list[str]:
     """Held-out accuracy, steps, time and speed of the training, and where everything lies."""
     timings, evals = read_lines(folder.timings_file), read_lines(folder.evals_file)
-    exact = bool(evals) and evals[0]["eval/samples_per_prompt"] is None
     rows = [
-        ("expected accuracy" if exact else "held-out accuracy", _accuracy(evals)),
+        accuracy_row(evals),
         ("training", _training(timings)),
         *_idle(read_lines(folder.metrics_file)),
         ("metrics", str(folder.metrics_file)),
@@ -26,12 +25,14 @@ def summary_lines(folder: RunFolder) -> list[str]:
     return [f"{name:<19}{text}" for name, text in rows]
 
 
-def _accuracy(evals: Sequence[dict[str, Any]]) -> str:
-    """For example `46.1% ± 3.1 (step 0) -> 82.0% ± 2.4 (step 60)`."""
+def accuracy_row(evals: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """For example ("held-out accuracy", "46.1% ± 3.1 (step 0) -> 82.0% ± 2.4 (step 60)"); a table's is an expected
+    accuracy, since its evaluation samples nothing."""
     if not evals:
-        return "no evaluation recorded"
+        return "held-out accuracy", "no evaluation recorded"
     ends = evals if len(evals) == 1 else (evals[0], evals[-1])
-    return " -> ".join(f"{with_error(record)} (step {record['step']})" for record in ends)
+    name = "expected accuracy" if evals[0]["eval/samples_per_prompt"] is None else "held-out accuracy"
+    return name, " -> ".join(f"{with_error(record)} (step {record['step']})" for record in ends)
 
 
 def _idle(metrics: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -61,7 +61,14 @@ def step_line(
 
 def eval_line(step: int, accuracy: float, prompts: int = 100) -> dict[str, Any]:
     error = (accuracy * (1 - accuracy) / (prompts - 1)) ** 0.5
-    return {"step": step, "eval/accuracy": accuracy, "eval/standard_error": error, "eval/prompts": prompts}
+    counts = {"eval/prompts": prompts, "eval/samples_per_prompt": 1}
+    return {"step": step, "eval/accuracy": accuracy, "eval/standard_error": error, **counts}
+
+
+def health_event(step: int, rule: str, event: str, since: int, figure: str = "policy/entropy") -> dict[str, Any]:
+    """A line of health.jsonl."""
+    told = {"action": "note", "message": f"{figure} is off by <much>", "figures": {figure: 0.01}}
+    return {"step": step, "rule": rule, "event": event, "since": since, **told}
 
 
 def write_run(

@@ -18,7 +18,7 @@ LAYERS = [  # lowest first
     {"evaluation"},
     {"train", "export", "report", "inputs"},
     {"build"},
-    {"selftest", "ablation", "reproduce", "preflight"},
+    {"selftest", "ablation", "reproduce", "preflight", "watch"},
     {"cli"},
     {"__main__"},
 ]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dapo_cli.config.schema import TrackingConfig, WandbMode
 from dapo_cli.errors import UserError
 from dapo_cli.tracking.console import console_tracker
 from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
@@ -35,7 +33,6 @@ from dapo_cli.tracking.run_folder import MANIFEST_KEYS, RunFolder
 from dapo_cli.tracking.summary import summary_lines
 from dapo_cli.tracking.timings import RankTimings, peak_memory_bytes, step_timings
 from dapo_cli.tracking.trackers import Trackers
-from dapo_cli.tracking.wandb_tracker import WandbTracker, run_id
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, Verdict
 
 RIGHT, WRONG, FAILED = Outcome.RIGHT, Outcome.WRONG, Outcome.FAILED
@@ -393,7 +390,7 @@ def test_no_rollouts_are_stored_when_none_are_asked_for(tmp_path):
     assert not folder.rollouts.exists()
 
 
-# Terminal, wandb, summary -----------------------------------------------------------------------------------------
+# Terminal, summary ------------------------------------------------------------------------------------------------
 
 EVALUATION = {
     "eval/accuracy": 0.461,
@@ -481,22 +478,6 @@ def test_summary_names_no_rollouts_where_none_are_stored(tmp_path):
 def test_summary_of_a_run_that_did_nothing(tmp_path):
     accuracy, training, *_ = summary_lines(RunFolder(tmp_path))
     assert "no evaluation" in accuracy and training.endswith("0 steps")
-
-
-def test_wandb_offline_leaves_its_run_in_the_folder_under_the_manifests_id(tmp_path):
-    folder, manifest = RunFolder(tmp_path), {"started": "2026", "recipe": {"run": {"seed": 5}}, "resumes": []}
-    run_tracker(WandbTracker(folder, manifest, TrackingConfig(wandb=WandbMode.offline)))
-    (stored,) = tmp_path.glob(f"wandb/offline-run-*-{run_id(manifest)}/*.wandb")
-    deadline = time.monotonic() + 20  # wandb's service closes the file shortly after `finish` returns
-    while b"eval/accuracy" not in (content := stored.read_bytes()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert b"judged/accuracy" in content and b"eval/accuracy" in content and b"seed" in content
-
-
-def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path):
-    with pytest.warns(UserWarning, match="the run goes on without it") as caught:
-        run_tracker(WandbTracker(RunFolder(tmp_path), {}, TrackingConfig(wandb=WandbMode.offline, wandb_project="a/b")))
-    assert len(caught) == 1
 
 
 def test_a_reader_who_goes_away_does_not_end_the_run(tmp_path):

@@ -1,0 +1,155 @@
+"""What reaches Weights & Biases, read back from the files that it leaves offline, and what its faults do to a run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dapo_cli.config.schema import TrackingConfig, WandbMode
+from dapo_cli.tracking.file_tracker import FileTracker
+from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.trackers import Trackers
+from dapo_cli.tracking.wandb_tracker import MOST_CHARACTERS, WandbTracker, completions_table, run_id
+from tests.unit.test_tracking import run_tracker, step_figures
+from tests.unit.wandb_file import artifacts, history, stored_records
+
+ROOT = Path(__file__).resolve().parents[2]
+OFFLINE = TrackingConfig(wandb=WandbMode.offline)
+KEY = "a" * 40
+
+
+def manifest_of(steps: int, **more: object) -> dict:
+    return {"started": "2026", "recipe": {"run": {"seed": 5, "steps": steps}}, "resumes": [], **more}
+
+
+def start_folder(path: Path, manifest: dict) -> RunFolder:
+    folder = RunFolder(path)
+    folder.start(manifest, "run:\n  seed: 5\n", b"a patch", b"numpy==2.0\n")
+    return folder
+
+
+def stored_file(folder: RunFolder) -> Path:
+    (stored,) = folder.path.glob("wandb/offline-run-*/*.wandb")
+    return stored
+
+
+def test_offline_files_hold_figures_manifest_and_every_nth_sample(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("WANDB_DATA_DIR", raising=False)
+    manifest = manifest_of(steps=40)  # a table every second step, then
+    folder = start_folder(tmp_path, manifest)
+    run_tracker(Trackers([FileTracker(folder, rollouts_per_step=3), WandbTracker(folder, manifest, OFFLINE)]))
+    records = stored_records(stored_file(folder))
+
+    (started,) = [record.run for record in records if record.HasField("run")]
+    assert (started.run_id, started.display_name) == (run_id(manifest), tmp_path.name)
+    config = {item.key: json.loads(item.value_json) for item in started.config.update}
+    assert config["recipe"] == manifest["recipe"]
+
+    rows = history(records)
+    figures = {(row["step"], key): value for row in rows for key, value in row.items()}
+    assert figures[0, "eval/accuracy"] == 0.461
+    for step in (1, 2):
+        metrics, timings = step_figures(step)
+        expected = {key: value for key, value in (metrics | timings).items() if value is not None}
+        assert {key: figures[step, key] for key in expected} == expected
+
+    (files,) = artifacts(records, "run-manifest")
+    assert {name: file.read_bytes() for name, file in files.items()} == {
+        name: (tmp_path / name).read_bytes()
+        for name in ("manifest.json", "recipe.yaml", "code.patch", "requirements.lock")
+    }
+    assert all(file.is_relative_to(tmp_path) for file in files.values())
+
+    (sampled,) = [row for row in rows if "rollouts.path" in row]
+    table = json.loads((stored_file(folder).parent / "files" / sampled["rollouts.path"]).read_text())
+    chosen = read_lines(folder.rollouts_file(2))
+    assert sampled["step"] == 2 and len(chosen) == 3
+    assert [dict(zip(table["columns"], row, strict=True)) for row in table["data"]] == chosen
+
+
+def test_a_changed_manifest_is_another_version_of_the_same_runs_artifact(tmp_path: Path) -> None:
+    digests = []
+    for name, changes in (("a", []), ("b", []), ("c", ["optimizer.lr: 1 in the run folder, 2 now"])):
+        manifest = manifest_of(4, resumes=[{"step": 2, "changes": changes}])
+        folder = start_folder(tmp_path / name, manifest)
+        WandbTracker(folder, manifest, OFFLINE).close()
+        found = [record.artifact for record in stored_records(stored_file(folder)) if record.HasField("artifact")]
+        digests += [(artifact.name, artifact.digest) for artifact in found]
+    assert digests[0] == digests[1] != digests[2] and digests[0][0] == digests[2][0]
+
+
+def test_long_texts_lose_their_middle_in_a_table() -> None:
+    text = "a" * MOST_CHARACTERS + "b" * 5
+    table = completions_table([{"step": 1, "completion": text}, {"step": 1, "completion": text[5:]}])
+    half = MOST_CHARACTERS // 2
+    shortened = "a" * half + " [… 5 characters …] " + "a" * (half - 5) + "b" * 5
+    assert [row[1] for row in table.data] == [shortened, text[5:]]
+
+
+def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path: Path) -> None:
+    config = TrackingConfig(wandb=WandbMode.offline, wandb_project="a/b")
+    with pytest.warns(UserWarning, match="the run goes on") as caught:
+        run_tracker(WandbTracker(RunFolder(tmp_path), manifest_of(2), config))
+    assert len(caught) == 1
+
+
+UNREACHABLE = """
+import sys, warnings
+from dapo_cli.config.schema import TrackingConfig, WandbMode
+from dapo_cli.tracking import wandb_tracker
+from dapo_cli.tracking.run_folder import RunFolder
+from tests.unit.test_tracking import run_tracker
+from tests.unit.test_wandb import manifest_of
+wandb_tracker.INIT_TIMEOUT_S = 1.0
+wandb_tracker.check_login()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always", UserWarning)
+    config = TrackingConfig(wandb=WandbMode.online)
+    run_tracker(wandb_tracker.WandbTracker(RunFolder(sys.argv[1]), manifest_of(2), config))
+(warning,) = [str(each.message) for each in caught if "wandb" in str(each.message)]
+assert "the run goes on" in warning and "wandb sync" in warning, warning
+"""
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Without a key, a login or settings of the machine's own."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "NETRC", "XDG"))}
+    return kept | {"HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
+
+
+def test_a_server_that_cannot_be_reached_leaves_the_files_for_a_later_sync(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE, str(tmp_path / "run")],
+        env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY=KEY),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = history(stored_records(stored_file(RunFolder(tmp_path / "run"))))
+    assert {row["step"] for row in rows if "judged/accuracy" in row} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"WANDB_MODE": "offline"}, "wandb has no API key"),
+        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY invalid"),
+    ],
+)
+def test_an_online_run_without_a_key_is_refused_before_any_work(tmp_path: Path, variables, told: str) -> None:
+    arguments = ["train", "quickstart", f"run.dir={tmp_path / 'run'}", "tracking.wandb=online", "model.path=nowhere"]
+    result = subprocess.run(
+        [sys.executable, "-m", "dapo_cli", *arguments],
+        env=environment(tmp_path, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert told in result.stderr and "tracking.wandb=offline" in result.stderr and "wandb login" in result.stderr
+    assert not (tmp_path / "run").exists()

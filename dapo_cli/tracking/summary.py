@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dapo_cli.health.event import EventKind
 from dapo_cli.tracking.console import clock_time, with_error
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.metrics import mean
@@ -17,6 +18,7 @@ def summary_lines(folder: RunFolder) -> list[str]:
         ("expected accuracy" if exact else "held-out accuracy", _accuracy(evals)),
         ("training", _training(timings)),
         *_idle(read_lines(folder.metrics_file)),
+        ("health", _health(read_lines(folder.health_file, "step", "rule", "event"))),
         ("metrics", str(folder.metrics_file)),
         ("rollouts", f"{folder.rollouts}/"),
     ]
@@ -37,6 +39,18 @@ def _idle(metrics: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Steps that found nothing to learn from, where there are any."""
     idle = sum(record["policy/updates"] == 0 for record in metrics)
     return [("without update", f"{idle} of {len(metrics)} steps found no informative group")] if idle else []
+
+
+def _health(events: Sequence[dict[str, Any]]) -> str:
+    """For example `grad_norm_spike (steps 9, 14), entropy_collapse (step 12, rolled back)`: where alarms began."""
+    steps: dict[str, list[str]] = {}
+    for event in events:
+        if event["event"] == EventKind.began.value:
+            steps.setdefault(event["rule"], []).append(str(event["step"]))
+        elif event["event"] == EventKind.rolled_back.value:
+            steps.setdefault(event["rule"], []).append(f"{event['step']}, rolled back")
+    rules = [f"{rule} (step{'s' if len(found) > 1 else ''} {', '.join(found)})" for rule, found in steps.items()]
+    return ", ".join(rules) or "no alarms"
 
 
 def _training(timings: Sequence[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dapo_cli.config.schema import TrackingConfig
+from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.protocols import Metrics
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
@@ -34,6 +35,12 @@ class WandbTracker:
 
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         """Completions stay in the run folder."""
+
+    def health(self, event: HealthEvent) -> None:
+        if self.run is not None:
+            level = "INFO" if event.event is EventKind.ended else "WARN"
+            title = f"{event.rule} {event.event.value.replace('_', ' ')} at step {event.step}"
+            self._attempt(lambda: self.run.alert(title=title, text=event.message, level=level))
 
     def close(self) -> None:
         if self.run is not None:

@@ -35,8 +35,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int, world: World = ALONE, reach_back: int | None = None) -> None:
-        """Beside the `keep` newest ones and those saved for good, the newest one stays that any step to come finds
-        `reach_back` steps or more before it; None keeps no such one."""
+        """Beside the `keep` newest ones and those saved for good, two stay so that any step to come finds one that is
+        `reach_back` steps older or more: the newest that is, and the next that will be. None keeps none for that."""
         self.folder = folder
         self.keep = keep
         self.world = world
@@ -73,7 +73,8 @@ class Checkpoints:
         steps = self.steps()
         spared = {step for step in steps if (self.path(step) / FOR_GOOD).exists()}
         if self.reach_back is not None:
-            spared |= set([step for step in steps if step <= steps[-1] + 1 - self.reach_back][-1:])
+            reached = [step for step in steps if step <= steps[-1] + 1 - self.reach_back]
+            spared |= {*reached[-1:], *steps[len(reached) : len(reached) + 1]}
         for old in steps[: -self.keep]:
             if old not in spared:
                 shutil.rmtree(self.path(old))

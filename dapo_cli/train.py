@@ -137,10 +137,11 @@ def _sync(parts: Parts) -> Metrics:
 
 
 def _watch(parts: Parts, tracker: Tracker, health: Health, step: int, metrics: Metrics) -> Response:
-    """What the step's figures say of the run's health, and what is to be done about it."""
+    """What the step's figures say of the run's health, and what is to be done about it. A rollback undoes the step, and
+    with it all else that is said of it."""
     events = health.feed(step, metrics)
     response = health.respond(events, parts.world.on_main(parts.checkpoints.steps) if events else [])
-    for event in [*events, *filter(None, [response.rolled_back])]:
+    for event in [response.rolled_back] if response.rolled_back else events:
         tracker.health(event)
     return response
 

@@ -566,7 +566,7 @@ class GradNormSpike(HealthRule):
     # Alarm where policy/grad_norm is above so many times its median over the steps before, in the window.
     factor: float = 5.0
     # Least steps before that have a norm.
-    steps: int = 4
+    steps: int = 3
 
 
 @dataclass

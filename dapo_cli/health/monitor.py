@@ -107,8 +107,8 @@ class Health:
         factor = self.lr_factor * self.config.rollback_lr_factor
         number = len(self.rollbacks) + 1
         message = (
-            f"rolled back to step {to_step}; the run goes on at {factor:g} times its learning rate "
+            f"{alarm.message} Rolled back to step {to_step}; the run goes on at {factor:g} times its learning rate "
             f"(rollback {number} of {self.config.max_rollbacks} at most)."
         )
-        figures: dict[str, float | int | None] = {"to_step": to_step, "lr_factor": factor, "rollbacks": number}
+        figures = alarm.figures | {"to_step": to_step, "lr_factor": factor, "rollbacks": number}
         return HealthEvent(alarm.step, alarm.rule, EventKind.rolled_back, alarm.since, alarm.action, message, figures)

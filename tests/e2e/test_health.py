@@ -1,7 +1,9 @@
 """What alarms do to a run, on the table of logits, and failure modes provoked in runs of the shipped model."""
 
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -125,3 +127,21 @@ def test_a_paused_run_waits_for_its_file_to_go(tmp_path, fails_at_5, monkeypatch
     assert seen["text"] == "entropy_collapse: Too fast.\nRemove this file to go on.\n"
     assert (seen["steps"], seen["saved"]) == (5, [5])  # saved, and nothing trained meanwhile
     assert len(lines(folder / "metrics.jsonl")) == STEPS and not (folder / "paused").exists()
+
+
+def test_a_signal_ends_a_pause_and_the_same_command_goes_on(tmp_path, fails_at_5, monkeypatch, capsys):
+    monkeypatch.setattr("dapo_cli.health.pause.POLL_S", 0.01)
+    folder, overrides = tmp_path / "run", [fails_at_5 + "pause", "checkpoint.every=100"]
+
+    def signal_when_paused() -> None:
+        while not (folder / "paused").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=signal_when_paused, daemon=True).start()
+    assert toy(folder, *overrides) == STOPPED
+    assert "SIGTERM: stopped after step 5 of 8; the same command goes on." in capsys.readouterr().err
+    assert checkpoints(folder) == [5] and not (folder / "paused").exists()
+    (folder / "paused").write_text("left by a kill")
+    assert toy(folder, *overrides) == 0
+    assert len(lines(folder / "metrics.jsonl")) == STEPS

@@ -144,11 +144,11 @@ def test_a_gradient_beyond_the_others() -> None:
     def spike(norms: list[float | None]) -> Signs | None:
         return RULES["grad_norm_spike"](steps(policy__grad_norm=norms), schema.GradNormSpike())
 
-    signs = spike([0.1, 9.0, None, 0.2, 1.01])  # the median of 0.1, 9.0 and 0.2
+    signs = spike([0.1, 9.0, None, 0.2, 1.21])  # the median of 0.1, 9.0 and 0.2
     assert signs is not None and signs.since == 5
-    assert signs.figures == {"grad_norm": 1.01, "median": 0.2, "steps": 3}
-    assert "5.0 times the median 0.2 of the 3 steps before" in signs.message
-    assert spike([0.1, 9.0, None, 0.2, 1.0]) is None
+    assert signs.figures == {"grad_norm": 1.21, "median": 0.2, "steps": 3}
+    assert "6.0 times the median 0.2 of the 3 steps before" in signs.message
+    assert spike([0.1, 9.0, None, 0.2, 1.2]) is None
     assert spike([0.1, 0.2, 9.0]) is None
     assert spike([0.1, 0.1, 0.1, None]) is None
 

@@ -495,6 +495,7 @@ def test_wandb_offline_leaves_its_run_in_the_folder_under_the_manifests_id(tmp_p
     while b"eval/accuracy" not in (content := stored.read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert b"judged/accuracy" in content and b"eval/accuracy" in content and b"seed" in content
+    assert b"verifier_failures began at step 2" in content and b"37 of 512 verdicts failed." in content
 
 
 def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path):

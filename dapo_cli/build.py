@@ -7,6 +7,8 @@ from dapo_cli.algorithm.sampler import DynamicSampler
 from dapo_cli.canary import Canary
 from dapo_cli.checkpoint import Checkpoints
 from dapo_cli.config.schema import (
+    HealthAction,
+    HealthConfig,
     Recipe,
     RolloutConfig,
     TransformersRollout,
@@ -61,11 +63,17 @@ def build_parts(recipe: Recipe, inputs: Inputs, folder: RunFolder, world: World)
         verifier=verifier,
         batches=Batches(Rounds(recipe, rounds_world, engine, sampler, verifier, shaper)),
         sampler=sampler,
-        checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep, world),
+        checkpoints=Checkpoints(folder.checkpoints, recipe.checkpoint.keep, world, _reach_back(recipe.health)),
         profiler=StepProfiler(folder.profile, recipe.tracking.profile_steps or (), world.rank),
         eval_prompts=inputs.eval_prompts,
         exact_evaluation=learner.evaluate if isinstance(learner, TabularLab) else None,
+        paused_file=folder.paused_file,
     )
+
+
+def _reach_back(health: HealthConfig) -> int | None:
+    """Steps that a rollback may go back: the signs of its alarm began within the window."""
+    return health.window if any(rule.action is HealthAction.rollback for rule in health.rules().values()) else None
 
 
 def _check_engines(config: RolloutConfig, world: World) -> None:

@@ -19,6 +19,7 @@ from dapo_cli.tracking.run_folder import checkpoint_steps
 
 ALONE = World()
 UNFINISHED = ".unfinished"
+FOR_GOOD = "kept"  # a file of this name in a checkpoint spares it from pruning
 UMASK = os.umask(0)
 os.umask(UMASK)
 FULL_BYTES = 1 << 20  # a disk with less free space is full: writers fill it up to their last block before they fail
@@ -32,18 +33,24 @@ class Checkpoints:
     step is always complete. All ranks see the same folder.
     """
 
-    def __init__(self, folder: Path, keep: int, world: World = ALONE) -> None:
+    def __init__(self, folder: Path, keep: int, world: World = ALONE, reach_back: int | None = None) -> None:
+        """Beside the `keep` newest ones and those saved for good, two stay so that any step to come finds one that is
+        `reach_back` steps older or more: the newest that is, and the next that will be. None keeps none for that."""
         self.folder = folder
         self.keep = keep
         self.world = world
+        self.reach_back = reach_back
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
         return checkpoint_steps(self.folder)
 
-    def save(self, step: int, learner: Learner, sampler_state: dict[str, Any]) -> None:
-        """Raises OSError with ENOSPC on a full disk, after removing what was half-written; older checkpoints stay.
-        Collective: every rank must call."""
+    def save(self, step: int, learner: Learner, sampler_state: dict[str, Any], *, for_good: bool = False) -> None:
+        """`for_good` spares the checkpoint from pruning.
+
+        Raises OSError with ENOSPC on a full disk, after removing what was half-written; older checkpoints stay.
+        Collective: every rank must call.
+        """
 
         def write(folder: Path) -> None:
             learner.save(folder)
@@ -53,13 +60,26 @@ class Checkpoints:
             self.world.on_main(
                 lambda: (folder / "state.json").write_text(json.dumps(_state(step, files, sampler_state)))
             )
+            if for_good:
+                self.world.on_main((folder / FOR_GOOD).touch)
 
         write_folder_atomically(self.path(step), write, self.world)
         self.world.on_main(self._prune)
 
     def _prune(self) -> None:
-        for old in self.steps()[: -self.keep]:
-            shutil.rmtree(self.path(old))
+        steps = self.steps()
+        spared = {step for step in steps if (self.path(step) / FOR_GOOD).exists()}
+        if self.reach_back is not None:
+            reached = [step for step in steps if step <= steps[-1] + 1 - self.reach_back]
+            spared |= {*reached[-1:], *steps[len(reached) : len(reached) + 1]}
+        for old in steps[: -self.keep]:
+            if old not in spared:
+                shutil.rmtree(self.path(old))
+
+    def drop_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps, the newest first: a kill on the way leaves a run that goes on."""
+        for later in reversed([each for each in self.steps() if each > step]):
+            shutil.rmtree(self.path(later))
 
     def restore(self, learner: Learner, sampler: Sampler) -> int:
         """Load the newest checkpoint; returns its step, 0 where there is none. Collective: every rank must call."""

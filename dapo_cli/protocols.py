@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from dapo_cli.algorithm.objective import UpdateStats
     from dapo_cli.config.schema import SamplingConfig
+    from dapo_cli.health.event import HealthEvent
 
 
 Metrics = dict[str, float | int | None]
@@ -63,6 +64,9 @@ class RewardShaper(Protocol):
 
 class Learner(Protocol):
     """Each method is collective: every rank must call it, with the same groups."""
+
+    lr_factor: float
+    """What the recipe's learning rate is multiplied by."""
 
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
         """pi_old of each group's tokens under the current weights, the reference model's log-probs where there is one,
@@ -142,5 +146,9 @@ class Tracker(Protocol):
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None: ...
 
     def evaluation(self, step: int, metrics: Metrics) -> None: ...
+
+    def health(self, event: "HealthEvent") -> None:
+        """An alarm that begins or ends with the step, or a rollback; before the step's checkpoint."""
+        ...
 
     def close(self) -> None: ...

@@ -196,13 +196,12 @@ def _run(
     loaded: LoadedRecipe, inputs: "Inputs", folder: RunFolder, allow_changes: bool, world: "World", stack: ExitStack
 ) -> None:
     """`stack` closes the parts: last of all, since some engines take torch's process group with them."""
-    from dapo_cli.budget import read_budget
     from dapo_cli.build import build_parts, build_tracker
     from dapo_cli.checkpoint import Checkpoints
     from dapo_cli.export import export
     from dapo_cli.interrupt import StopRequest
+    from dapo_cli.rollback import train_to_the_end
     from dapo_cli.tracking.trackers import Trackers
-    from dapo_cli.train import train as train_loop
 
     steps = loaded.recipe.run.steps
     begin = world.on_main(lambda: _compare(loaded, inputs, folder, allow_changes, world))
@@ -213,8 +212,7 @@ def _run(
         manifest = world.on_main(lambda: _open(loaded, folder, begin, start_step))
         tracker = build_tracker(loaded.recipe, folder, manifest) if world.is_main else Trackers([])
         with closing(tracker):
-            budget = world.on_main(lambda: read_budget(loaded.recipe.run, folder))
-            last_step = train_loop(parts, tracker, start_step, budget, stop)
+            last_step, budget = train_to_the_end(parts, tracker, folder, start_step, stop)
         if world.is_main and budget.spent:
             print(f"{budget.spent} is spent: the run ends with step {last_step} of {steps}", file=sys.stderr)
         if start_step < last_step or not world.on_main(folder.export.exists):
@@ -265,7 +263,8 @@ def _open(loaded: LoadedRecipe, folder: RunFolder, begin: _Begin, start_step: in
     steps = loaded.recipe.run.steps
     if start_step > steps:
         raise UserError(f"run.steps={steps}: the run in {folder.path} is already at step {start_step}")
-    folder.rewind(start_step)
+    folder.rewind(start_step, begin.recorded.get("rollbacks", []))
+    folder.paused_file.unlink(missing_ok=True)
     locked = {"requirements_sha256": begin.manifest["requirements_sha256"]}
     manifest = resumed(begin.recorded, begin.manifest, start_step, begin.changes) | tested | locked
     folder.change_requirements(requirements(), start_step)

@@ -75,6 +75,17 @@ class CorrectionLevel(Enum):
     sequence = "sequence"
 
 
+class HealthAction(Enum):
+    """In the order of their severity: of alarms that begin in the same step, the severest one's is taken."""
+
+    off = "off"
+    note = "note"
+    checkpoint = "checkpoint"
+    pause = "pause"
+    stop = "stop"
+    rollback = "rollback"
+
+
 class WandbMode(Enum):
     disabled = "disabled"
     offline = "offline"
@@ -265,8 +276,6 @@ class RewardConfig:
     memory_limit_mib: int | None = 2048
     # Eq. 7's reward of a completion whose verification failed.
     failed_reward: float = -1.0
-    # Share of failed verdicts in a step above which the run raises an alarm (`verifier/alarm` and a warning), 0 to 1.
-    alarm_failed_share: float = 0.01
 
 
 @dataclass
@@ -491,6 +500,105 @@ class TrackingConfig:
 
 
 @dataclass
+class HealthRule:
+    # What an alarm does when it begins: off never looks; note says it; checkpoint also saves the step, for good; pause
+    # saves and waits until the file `paused` in the run folder is removed; stop saves and ends the run, which the same
+    # command goes on with; rollback returns to the last checkpoint of before the signs. docs/health.md.
+    action: HealthAction = HealthAction.note
+
+
+@dataclass
+class EntropyCollapse(HealthRule):
+    # Alarm where policy/entropy falls to this share of what it was in the window, while zero_variance_rise holds, too.
+    # Learning lowers it as well: within a window of the quickstart to 0.56 at least.
+    entropy_left: float = 0.5
+    # Least rise of the share of judged groups that are all right or all wrong, 0 to 1: they teach nothing.
+    zero_variance_rise: float = 0.1
+    # Above this judged/accuracy there is no alarm: a policy that has solved its data may be sure.
+    max_accuracy: float = 0.9
+
+
+@dataclass
+class EntropyExplosion(HealthRule):
+    # Alarm where policy/entropy grows to so many times what it was in the window, while ngram_rise holds, too.
+    entropy_growth: float = 2.0
+    # Least rise of repetition/ngram_share in the window, 0 to 1: text that repeats itself, not exploration.
+    ngram_rise: float = 0.02
+
+
+@dataclass
+class ResamplingSpiral(HealthRule):
+    # Alarm where sampler/informative_rate is at most this: at 0.2 five prompts are generated for each one used.
+    informative_rate: float = 0.2
+    # Steps in a row for which it must be: one step with a hard draw of prompts is none.
+    steps: int = 3
+
+
+@dataclass
+class LengthRunaway(HealthRule):
+    # Alarm where the mean of Eq. 13 takes more than this off the reward, for `steps` in a row; 1 is a right answer's.
+    mean_penalty: float = 0.1
+    # Alarm, too, where length/in_buffer rises by this within the window, 0 to 1; without Eq. 13, judged/truncated.
+    in_buffer_rise: float = 0.1
+    # Steps in a row for which the penalty must be above mean_penalty: a first step of a base model may well be.
+    steps: int = 3
+
+
+@dataclass
+class VerifierFailures(HealthRule):
+    # Alarm where more than this share of a step's verdicts failed, 0 to 1: each of them is a reward that says nothing.
+    failed_share: float = 0.01
+
+
+@dataclass
+class MismatchDrift(HealthRule):
+    # Alarm where mismatch/mean_abs is above this, nats: as rollout.canary_tolerance, engines that round apart stay
+    # below.
+    mean_abs: float = 0.05
+    # Alarm, too, where mismatch/kl is above this, nats: it feels few tokens that are far apart, as the mean does not.
+    kl: float = 0.02
+    # Steps in a row for which one of them must be.
+    steps: int = 2
+
+
+@dataclass
+class GradNormSpike(HealthRule):
+    # Alarm where policy/grad_norm is above so many times its median over the steps before, in the window. Sound runs of
+    # the quickstart reach 4.5 times late, where few groups are left to learn from.
+    factor: float = 6.0
+    # Least steps before that have a norm.
+    steps: int = 3
+
+
+@dataclass
+class ZeroRewardColdStart(HealthRule):
+    # Alarm where no completion of the first so many steps was right.
+    steps: int = 3
+
+
+@dataclass
+class HealthConfig:
+    # Latest steps that the rules look at, this one included.
+    window: int = 10
+    # A rollback multiplies the learning rate by this, for the rest of the run: the same steps would fail the same way.
+    rollback_lr_factor: float = 0.5
+    # Rollbacks of a run at most; the next one is a stop.
+    max_rollbacks: int = 2
+    entropy_collapse: EntropyCollapse = field(default_factory=EntropyCollapse)
+    entropy_explosion: EntropyExplosion = field(default_factory=EntropyExplosion)
+    resampling_spiral: ResamplingSpiral = field(default_factory=ResamplingSpiral)
+    length_runaway: LengthRunaway = field(default_factory=LengthRunaway)
+    verifier_failures: VerifierFailures = field(default_factory=VerifierFailures)
+    mismatch_drift: MismatchDrift = field(default_factory=MismatchDrift)
+    grad_norm_spike: GradNormSpike = field(default_factory=GradNormSpike)
+    zero_reward_cold_start: ZeroRewardColdStart = field(default_factory=ZeroRewardColdStart)
+
+    def rules(self) -> dict[str, HealthRule]:
+        """Every rule by its name."""
+        return {name: rule for name, rule in vars(self).items() if isinstance(rule, HealthRule)}
+
+
+@dataclass
 class Recipe:
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=PretrainedModel)
@@ -507,6 +615,7 @@ class Recipe:
     eval: EvalConfig = field(default_factory=EvalConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 

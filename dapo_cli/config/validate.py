@@ -10,6 +10,8 @@ from dapo_cli.config.schema import (
     ArithmeticData,
     CorrectionKind,
     DeepspeedLearner,
+    GradNormSpike,
+    HealthAction,
     Precision,
     PretrainedModel,
     RatioLevel,
@@ -20,6 +22,7 @@ from dapo_cli.config.schema import (
     Surrogate,
     TransformersRollout,
     VllmServerRollout,
+    ZeroRewardColdStart,
 )
 from dapo_cli.config.tabular_rules import tabular_rules
 
@@ -37,6 +40,7 @@ def problems(recipe: Recipe) -> list[str]:
         _learner_rules,
         tabular_rules,
         _tracking_rules,
+        _health_rules,
     )
     return [*value_problems(recipe, ""), *(problem for rule in rules for problem in rule(recipe))]
 
@@ -178,6 +182,35 @@ def _tracking_rules(recipe: Recipe) -> Iterator[str]:
     for step in recipe.tracking.profile_steps or ():
         if not 1 <= step <= recipe.run.steps:
             yield f"tracking.profile_steps has {step}: steps are 1 to run.steps = {recipe.run.steps}"
+
+
+def _health_rules(recipe: Recipe) -> Iterator[str]:
+    health = recipe.health
+    rolling = [name for name, rule in health.rules().items() if rule.action is HealthAction.rollback]
+    for name, rule in health.rules().items():
+        # A cold start is read from the record of all prompts, not from the window.
+        steps = 0 if isinstance(rule, ZeroRewardColdStart) else getattr(rule, "steps", 0)
+        needed = steps + 1 if isinstance(rule, GradNormSpike) else steps
+        if needed > health.window:
+            yield (
+                f"health.{name}.steps = {steps} needs a window of {needed} steps, but health.window = {health.window}: "
+                "lower the former or raise the latter"
+            )
+    if "zero_reward_cold_start" in rolling:
+        yield (
+            "health.zero_reward_cold_start.action = rollback: its signs are there from the first step on, before which "
+            "there is no checkpoint; set pause or stop"
+        )
+    if rolling and recipe.run.ahead:
+        yield (
+            f"health.{rolling[0]}.action = rollback with run.ahead = {recipe.run.ahead}: the completions of a step "
+            "ahead come from the weights that would be left; set run.ahead=0, or the action to stop"
+        )
+    if rolling and recipe.checkpoint.every >= recipe.run.steps > 0:
+        yield (
+            f"health.{rolling[0]}.action = rollback with checkpoint.every = {recipe.checkpoint.every} and run.steps = "
+            f"{recipe.run.steps}: there would be no checkpoint to go back to; lower checkpoint.every"
+        )
 
 
 def _learner_rules(recipe: Recipe) -> Iterator[str]:

@@ -28,7 +28,7 @@ from dapo_cli.tracking.provenance import Code, read_code
 
 EVALS = Path("evals")
 HASH_CHARACTERS = 8
-FREE_REWARD_KEYS = ("workers", "failed_reward", "alarm_failed_share")  # which change no verdict
+FREE_REWARD_KEYS = ("workers", "failed_reward")  # which change no verdict
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class BaseLearner(ABC):
     policy: Any
     reference: Any = None
     mean_over_ranks = False  # whether gradients are averaged over ranks, which `_loss_factor` undoes
+    lr_factor = 1.0  # of the rollbacks so far
 
     def __init__(
         self, world: World, model: Any, objective: Objective, optimizer: OptimizerConfig, config: LearnerConfig
@@ -175,7 +176,7 @@ class BaseLearner(ABC):
         stats = UpdateStats()
         for rank_stats in self.world.gather(own):
             stats = stats.merge(rank_stats)
-        stats.grad_norm = self._optimizer_step(learning_rate(self.optimizer_config, step))
+        stats.grad_norm = self._optimizer_step(self.lr_factor * learning_rate(self.optimizer_config, step))
         if math.isfinite(stats.grad_norm):
             if self.config.compute_dtype is Precision.float16:
                 self.loss_scale.after_update(finite=True)

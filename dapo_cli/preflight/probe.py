@@ -25,6 +25,7 @@ from dapo_cli.inputs import read_inputs
 from dapo_cli.preflight.estimates import StepForecast, Yield, expected_yield, forecast_step
 from dapo_cli.preflight.memory import processes
 from dapo_cli.protocols import Metrics
+from dapo_cli.reward.overlong import buffer_start
 from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.tracking.metrics import (
     length_metrics,
@@ -159,7 +160,7 @@ def _probe(recipe: Recipe, parts: Parts, clock: PhaseClock, prompts: int) -> Pro
         samples=samples,
         informative=informative,
         step=step,
-        figures=_figures(judged, recipe.reward.alarm_failed_share),
+        figures=_figures(judged, buffer_start(recipe.overlong, recipe.sampling.max_tokens)),
         no_answer=no_answer_share(judged),
         pass_rates={name: known[f"ledger/{name}"] for name in SHARES},
         tokens=num_tokens(judged),
@@ -202,12 +203,12 @@ def step_seconds(recipe: Recipe, seconds: dict[str, float]) -> float:
     return seconds["sync"] + (max(making, training) if recipe.run.ahead else making + training)
 
 
-def _figures(judged: Sequence[Group], alarm_failed_share: float) -> Metrics:
+def _figures(judged: Sequence[Group], buffer_begins: int | None) -> Metrics:
     """A part of those that a step of a run has."""
     return (
         prefixed("judged", rollout_metrics(judged))
-        | prefixed("length", length_metrics(judged))
-        | prefixed("verifier", verifier_metrics(judged, alarm_failed_share))
+        | prefixed("length", length_metrics(judged, buffer_begins))
+        | prefixed("verifier", verifier_metrics(judged))
     )
 
 

@@ -31,7 +31,7 @@ def _completions(recipe: Recipe, probe: Probe) -> Iterator[Finding]:
         remedy = "" if asked else "set data.instruction=authors, or "
         remedy += "choose the reward that reads what the model writes (docs/verifier.md)"
         yield Finding(Level.WARNING, "reward", mode, problem, remedy)
-    if probe.figures["verifier/alarm"]:
+    if (probe.figures["verifier/failed_share"] or 0.0) > recipe.health.verifier_failures.failed_share:
         causes = {cause: probe.figures[f"verifier/failed_{cause}"] for cause in FAILURES}
         said = ", ".join(f"{count} by {cause}" for cause, count in causes.items() if count)
         problem = f"{probe.figures['verifier/failed']} of the probe's verdicts failed: {said}"

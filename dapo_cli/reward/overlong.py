@@ -18,6 +18,11 @@ def soft_overlong_penalty(length: int, max_tokens: int, cache_tokens: int) -> fl
     return -min(tokens_into_cache, cache_tokens) / cache_tokens
 
 
+def buffer_start(config: OverlongConfig, max_tokens: int) -> int | None:
+    """L_max - L_cache, the tokens beyond which Eq. 13 takes something off; None with `penalty: false`."""
+    return max_tokens - config.cache_tokens if config.penalty else None
+
+
 class SoftOverlong:
     """The shaper of Eq. 13; with `penalty: false` every penalty is 0."""
 

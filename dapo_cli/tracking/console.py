@@ -11,9 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dapo_cli.config.schema import HealthAction
+from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.protocols import Metrics, Tracker
-from dapo_cli.tracking.metrics import FAILURES
-from dapo_cli.types import Group, Outcome
+from dapo_cli.types import Group
 
 # heading, key, format; in the order shown
 COLUMNS = (
@@ -25,6 +26,11 @@ COLUMNS = (
     ("tokens/s", "tokens_per_s/rollout", "{:,.0f}"),
 )
 NOTHING = "-"
+# What an alarm that begins does, where nothing else says so.
+DONE = {
+    HealthAction.checkpoint: " This step's checkpoint is kept.",
+    HealthAction.pause: " The run pauses: remove the file `paused` in its folder to go on.",
+}
 BARS = "▁▂▃▄▅▆▇█"
 SPARKLINE_STEPS = 60
 
@@ -68,8 +74,6 @@ class PlainTracker:
 
     def step(self, step: int, metrics: Metrics) -> None:
         self.metrics = metrics
-        if metrics["verifier/alarm"]:
-            tell(alarm_line(step, metrics))
 
     def timings(self, step: int, timings: Metrics) -> None:
         if not self.headed:
@@ -82,6 +86,9 @@ class PlainTracker:
 
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         """Nothing of these is shown."""
+
+    def health(self, event: HealthEvent) -> None:
+        tell(health_line(event))
 
     def close(self) -> None:
         """Every line is out when its call returns."""
@@ -105,8 +112,6 @@ class LiveTracker:
 
     def step(self, step: int, metrics: Metrics) -> None:
         self.metrics = metrics
-        if metrics["verifier/alarm"]:
-            self.live.console.print(alarm_line(step, metrics), style="yellow", highlight=False)
         if metrics["judged/accuracy"] is not None:
             self.accuracies.append(metrics["judged/accuracy"])
 
@@ -119,6 +124,10 @@ class LiveTracker:
 
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         """Nothing of these is shown."""
+
+    def health(self, event: HealthEvent) -> None:
+        style = "dim" if event.event is EventKind.ended else "yellow"
+        self.live.console.print(health_line(event), style=style, highlight=False, markup=False)
 
     def close(self) -> None:
         self.live.stop()
@@ -152,15 +161,13 @@ def evaluation_line(step: int, metrics: Metrics) -> str:
     return f"{kind} accuracy {with_error(metrics)} after step {step} ({metrics['eval/prompts']} prompts{samples})"
 
 
-def alarm_line(step: int, metrics: Metrics) -> str:
-    """For example `step 3: 37 of 512 verdicts failed (timeout 30, memory 7), above reward.alarm_failed_share`."""
-    causes = {cause: metrics[f"verifier/failed_{cause}"] for cause in FAILURES}
-    verdicts = sum(metrics[f"verifier/{outcome.value}"] or 0 for outcome in Outcome)
-    return (
-        f"warning, step {step}: {metrics['verifier/failed']} of {verdicts} verdicts failed "
-        f"({', '.join(f'{cause} {count}' for cause, count in causes.items() if count)}), "
-        "above reward.alarm_failed_share"
-    )
+def health_line(event: HealthEvent) -> str:
+    """For example `warning, step 3: verifier_failures: 37 of 512 verdicts failed (timeout 30, memory 7), …`, with what
+    the run does about it; of an alarm that ends, `step 5: verifier_failures: its signs, there since step 3, are
+    gone.`"""
+    warning = "" if event.event is EventKind.ended else "warning, "
+    done = DONE.get(event.action, "") if event.event is EventKind.began else ""
+    return f"{warning}step {event.step}: {event.rule}: {event.message}{done}"
 
 
 def with_error(metrics: Metrics) -> str:

@@ -1,8 +1,9 @@
-"""The tracker behind the run folder's files: metrics, timings, evaluations, and a sample of judged completions."""
+"""The tracker behind the run folder's files: metrics, timings, evaluations, alarms, a sample of judged completions."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from dapo_cli.health.event import HealthEvent
 from dapo_cli.protocols import Metrics
 from dapo_cli.tracking.files import append_line
 from dapo_cli.tracking.metrics import in_order, is_right, mean
@@ -36,6 +37,9 @@ class FileTracker:
             rollout_record(step, group, rollout, kept=group.prompt.uid in kept_uids) for group, rollout in chosen
         ]
         self.folder.write_rollouts(step, records)
+
+    def health(self, event: HealthEvent) -> None:
+        append_line(self.folder.health_file, event.record)
 
     def close(self) -> None:
         """Nothing is held open between lines."""

@@ -2,20 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UserError
+from dapo_cli.health.event import EventKind
 from dapo_cli.tracking.files import read_lines
 
 NEEDED = ("step", "rule", "event", "since", "action", "message", "figures")
-
-
-class Event(Enum):
-    BEGAN = "began"
-    ENDED = "ended"
-    ROLLED_BACK = "rolled_back"
 
 
 @dataclass(frozen=True)
@@ -65,15 +59,15 @@ def alarms(events: Sequence[dict[str, Any]], where: str) -> list[Alarm]:
         if place is None:
             place = on[rule] = len(found)
             found.append(Alarm(rule, record["since"], step, record["action"], record["message"], record["figures"]))
-        if event is not Event.BEGAN:
-            found[place] = replace(found[place], ended=step, rolled_back=event is Event.ROLLED_BACK)
+        if event is not EventKind.began:
+            found[place] = replace(found[place], ended=step, rolled_back=event is EventKind.rolled_back)
             del on[rule]
     return found
 
 
-def _event(record: dict[str, Any], where: str) -> Event:
+def _event(record: dict[str, Any], where: str) -> EventKind:
     try:
-        return Event(record["event"])
+        return EventKind(record["event"])
     except ValueError:
-        known = ", ".join(event.value for event in Event)
+        known = ", ".join(event.value for event in EventKind)
         raise UserError(f"{where}: event is {record['event']!r}, none of {known}; restore the file") from None

@@ -52,6 +52,7 @@ def build_manifest(
         "hardware": hardware(),
         "processes": processes,
         "resumes": [],
+        "rollbacks": [],
     }
     return jsonable(manifest)
 
@@ -81,7 +82,8 @@ def resumed(recorded: Manifest, current: Manifest, step: int, changes: Sequence[
         "changes": list(changes),
     }
     now = current if changes else recorded
-    return {**now, "started": recorded["started"], "resumes": [*recorded["resumes"], resume]}
+    kept = {"started": recorded["started"], "rollbacks": recorded.get("rollbacks", [])}
+    return {**now, **kept, "resumes": [*recorded["resumes"], resume]}
 
 
 def utc_now() -> str:

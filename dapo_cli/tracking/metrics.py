@@ -40,13 +40,16 @@ def in_order(metrics: Metrics) -> Metrics:
     return dict(sorted(metrics.items(), key=lambda item: rank.get(item[0].partition("/")[0], len(rank))))
 
 
-def step_metrics(judged: Sequence[Group], kept: Sequence[Group], alarm_failed_share: float) -> Metrics:
-    """All figures of a step that come from its groups: of all that were judged, and again of those trained on."""
+def step_metrics(judged: Sequence[Group], kept: Sequence[Group], buffer_start: int | None) -> Metrics:
+    """All figures of a step that come from its groups: of all that were judged, and again of those trained on.
+
+    `buffer_start` is L_max - L_cache of Eq. 13 in tokens, None where no such penalty is given.
+    """
     return {
         **prefixed("judged", rollout_metrics(judged)),
         **prefixed("kept", rollout_metrics(kept)),
-        **prefixed("length", length_metrics(judged)),
-        **prefixed("verifier", verifier_metrics(judged, alarm_failed_share)),
+        **prefixed("length", length_metrics(judged, buffer_start)),
+        **prefixed("verifier", verifier_metrics(judged)),
         "repetition/ngram_share": ngram_share(judged),
     }
 
@@ -69,27 +72,27 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def length_metrics(groups: Sequence[Group]) -> Metrics:
-    """Tokens of the completions, end of sequence included; percentiles interpolate linearly."""
+def length_metrics(groups: Sequence[Group], buffer_start: int | None) -> Metrics:
+    """Tokens of the completions, end of sequence included; percentiles interpolate linearly. `in_buffer` is the share
+    of completions longer than `buffer_start` tokens, None without one."""
     lengths = [len(rollout.completion.token_ids) for rollout in rollouts_of(groups)]
     if not lengths:
-        return dict.fromkeys(("mean", "p50", "p95", "max"))
+        return dict.fromkeys(("mean", "p50", "p95", "max", "in_buffer"))
     p50, p95 = np.percentile(lengths, [50, 95])
-    return {"mean": mean(lengths), "p50": float(p50), "p95": float(p95), "max": max(lengths)}
+    in_buffer = None if buffer_start is None else mean([length > buffer_start for length in lengths])
+    return {"mean": mean(lengths), "p50": float(p50), "p95": float(p95), "max": max(lengths), "in_buffer": in_buffer}
 
 
-def verifier_metrics(groups: Sequence[Group], alarm_failed_share: float) -> Metrics:
-    """Verdicts of each outcome, the failed ones by their cause; `alarm` is 1 where their share is above the limit."""
+def verifier_metrics(groups: Sequence[Group]) -> Metrics:
+    """Verdicts of each outcome, the failed ones by their cause."""
     verdicts = [rollout.verdict for rollout in rollouts_of(groups)]
     outcomes = [verdict.outcome for verdict in verdicts]
     rules = [verdict.rule.partition(":")[0] for verdict in verdicts if verdict.outcome is Outcome.FAILED]
     causes = [rule if rule in FAILURES else "other" for rule in rules]
-    failed_share = mean([outcome is Outcome.FAILED for outcome in outcomes])
     return {
         **{outcome.value: outcomes.count(outcome) for outcome in Outcome},
         **{f"failed_{cause}": causes.count(cause) for cause in FAILURES},
-        "failed_share": failed_share,
-        "alarm": int((failed_share or 0.0) > alarm_failed_share),
+        "failed_share": mean([outcome is Outcome.FAILED for outcome in outcomes]),
     }
 
 

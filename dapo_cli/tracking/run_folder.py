@@ -7,6 +7,7 @@ requirements.lock             the environment: name==version of every installed 
 metrics.jsonl                 one line a step; the same recipe gives the same bytes, so no clock is read here
 timings.jsonl                 one line a step: seconds, tokens per second, memory
 evals.jsonl                   one line an evaluation
+health.jsonl                  one line for each alarm that began or ended, and each rollback
 rollouts/step_000001.jsonl    a sample of the step's judged completions
 checkpoints/step_000001/      all that a resume needs
 export/                       the final Hugging Face folder
@@ -14,6 +15,7 @@ profile/step_000001_rank_0… a trace of torch's profiler, where tracking.profil
 selftest.json                 what `dapo selftest` found for this recipe, where it was asked
 until_step_000003/            what held so far, where a resume changed it: manifest, recipe, patch, lock file, export
 engine_rank_0.log             what vLLM says
+paused                        why the run waits; removing it lets it go on
 lock                          the process that writes here
 """
 
@@ -25,12 +27,13 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UserError
+from dapo_cli.health.event import EventKind
 from dapo_cli.tracking.files import json_document, json_line, parsed, sync, whole_lines, write_atomically
 
 LOOK_S = 0.2  # longer than anyone takes to look whether a lock is held
@@ -50,6 +53,7 @@ class RunFolder:
         self.timings_file = self.path / "timings.jsonl"
         self.evals_file = self.path / "evals.jsonl"
         self.health_file = self.path / "health.jsonl"
+        self.paused_file = self.path / "paused"
         self.rollouts = self.path / "rollouts"
         self.checkpoints = self.path / "checkpoints"
         self.export = self.path / "export"
@@ -99,6 +103,7 @@ class RunFolder:
             )
         for folder in (self.rollouts, self.checkpoints):
             folder.mkdir(exist_ok=True)
+        self.health_file.touch()  # empty, it says that there was no alarm
         write_atomically(self.recipe_file, recipe_yaml.encode())
         for file, content in ((self.patch_file, patch), (self.requirements_file, requirements)):
             file.unlink(missing_ok=True)  # of a start that was killed before its manifest
@@ -171,10 +176,12 @@ class RunFolder:
         self.rollouts.mkdir(exist_ok=True)
         write_atomically(self.rollouts_file(step), b"".join(map(json_line, records)))
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, step: int, rollbacks: Sequence[dict[str, Any]] = ()) -> None:
         """Cut what was written after the checkpoint of `step`, so that a run continued from there leaves the same bytes
         as one never interrupted: later lines, a line that a kill left half-written, later rollouts. Step 0 stands for
         "no checkpoint": all goes, the evaluation before the first step included.
+
+        `rollbacks` are those of the manifest; health.jsonl keeps, or gets, a line for each.
 
         Cutting takes no disk space: a run that stopped on a full disk can be rewound there.
         Raises UserError where a line up to `step` is unreadable, or metrics.jsonl does not reach `step`.
@@ -193,6 +200,21 @@ class RunFolder:
                 file.unlink()
         if self.rollouts.exists():
             sync(self.rollouts)
+        self._rewind_health(step, rollbacks)
+
+    def _rewind_health(self, step: int, rollbacks: Sequence[dict[str, Any]]) -> None:
+        """A rollback's line is of a later step than those that follow it, so this file is not in the order of steps."""
+        wanted = [json_line(record) for record in rollbacks]
+        lines, kept = whole_lines(self.health_file), []
+        for number, line in enumerate(lines, start=1):
+            event = parsed(line, f"{self.health_file}, line {number}", ["step", "event"])
+            if line in wanted if event["event"] == EventKind.rolled_back.value else event["step"] <= step:
+                kept.append(line)
+        kept += [line for line in wanted if line not in kept]
+        if kept == lines[: len(kept)]:
+            truncate(self.health_file, sum(map(len, kept)))
+        else:
+            write_atomically(self.health_file, b"".join(kept))
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -260,11 +282,16 @@ def cut_after(path: Path, step: int) -> int:
         if line_step > step:
             break
         kept_bytes, last_step = kept_bytes + len(line), line_step
-    if kept_bytes < path.stat().st_size:
-        with open(path, "r+b") as file:
-            file.truncate(kept_bytes)
-            os.fsync(file.fileno())
+    truncate(path, kept_bytes)
     return last_step
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file, where there is one, to its first `size` bytes; takes no disk space."""
+    if path.exists() and size < path.stat().st_size:
+        with open(path, "r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
 
 
 def _step_of(line: bytes, where: str) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 from dapo_cli.tracking.console import clock_time, with_error
 from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.metrics import mean
 from dapo_cli.tracking.run_folder import RunFolder
 
@@ -16,6 +17,7 @@ def summary_lines(folder: RunFolder) -> list[str]:
         accuracy_row(evals),
         ("training", _training(timings)),
         *_idle(read_lines(folder.metrics_file)),
+        ("health", _health(read_alarms(folder.health_file) or [])),
         ("metrics", str(folder.metrics_file)),
     ]
     if next(folder.rollouts.glob("*"), None) is not None:
@@ -39,6 +41,14 @@ def _idle(metrics: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Steps that found nothing to learn from, where there are any."""
     idle = sum(record["policy/updates"] == 0 for record in metrics)
     return [("without update", f"{idle} of {len(metrics)} steps found no informative group")] if idle else []
+
+
+def _health(alarms: Sequence[Alarm]) -> str:
+    """For example `grad_norm_spike (steps 9 to 10; since step 14), entropy_collapse (steps 9 to 12, rolled back)`."""
+    steps: dict[str, list[str]] = {}
+    for alarm in alarms:
+        steps.setdefault(alarm.rule, []).append(alarm.steps)
+    return ", ".join(f"{rule} ({'; '.join(found)})" for rule, found in steps.items()) or "no alarms"
 
 
 def _training(timings: Sequence[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dapo_cli.health.event import HealthEvent
 from dapo_cli.protocols import Metrics, Tracker
 from dapo_cli.types import Group
 
@@ -27,6 +28,10 @@ class Trackers:
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         for tracker in self.trackers:
             tracker.rollouts(step, judged, kept_uids)
+
+    def health(self, event: HealthEvent) -> None:
+        for tracker in self.trackers:
+            tracker.health(event)
 
     def close(self) -> None:
         for tracker in self.trackers:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dapo_cli.config.schema import TrackingConfig, WandbMode
 from dapo_cli.errors import UserError
+from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.protocols import Metrics
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.manifest import Manifest
@@ -53,6 +54,12 @@ class WandbTracker:
         file = self.folder.rollouts_file(step)
         if self.run is not None and step % self.steps_between_tables == 0 and file.exists():
             self._attempt(lambda: self.run.log({"step": step, "rollouts": completions_table(read_lines(file))}))
+
+    def health(self, event: HealthEvent) -> None:
+        if self.run is not None:
+            level = "INFO" if event.event is EventKind.ended else "WARN"
+            title = f"{event.rule} {event.event.value.replace('_', ' ')} at step {event.step}"
+            self._attempt(lambda: self.run.alert(title=title, text=event.message, level=level))
 
     def close(self) -> None:
         if self.run is not None:

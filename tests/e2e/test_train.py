@@ -268,9 +268,9 @@ def test_a_verifier_of_ones_own_trains_and_a_changed_one_is_refused(tmp_path):
     own = ["reward=python", f"reward.path={reward}"]
     done = train(folder, "run.steps=1", *own)
     assert done.returncode == 0, done.stderr
-    assert "ValueError: odd" in done.stderr and "above reward.alarm_failed_share" in done.stdout
+    assert "ValueError: odd" in done.stderr and "warning, step 1: verifier_failures: " in done.stdout
     (step,) = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert step["verifier/alarm"] == 1 and step["verifier/failed_error"] == step["verifier/failed"] > 0
+    assert step["verifier/failed_error"] == step["verifier/failed"] > 0
     assert step["judged/accuracy"] > 0
     reward.write_text("def verify(prompt, completion, answer): return True\n")
     refused = train(folder, "run.steps=2", *own)

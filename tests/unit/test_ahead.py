@@ -143,6 +143,10 @@ SERVERS = ["rollout=vllm_server", "rollout.servers=[http://localhost:8000]"]
             [*SERVERS, "run.ahead=1", "correction.kind=masked", "sampler.surplus=carry"],
             ["sampler.surplus = carry", "discard or abort"],
         ),
+        (
+            [*SERVERS, "run.ahead=1", "correction.kind=truncated", "health.entropy_collapse.action=rollback"],
+            ["health.entropy_collapse.action = rollback", "run.ahead=0"],
+        ),
         ([*SERVERS, "run.ahead=2", "correction.kind=truncated"], ["run.ahead = 2", "at most 1"]),
         (["rollout=vllm_server", "rollout.servers=[localhost]"], ["rollout.servers has localhost", "http://HOST:PORT"]),
         (["rollout=vllm_server", "rollout.servers=[http://a/v1]"], ["rollout.servers has http://a/v1"]),

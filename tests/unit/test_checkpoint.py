@@ -60,6 +60,29 @@ def test_keeps_the_newest(model, tmp_path):
     assert checkpoints.steps() == [3, 10]
 
 
+@pytest.mark.parametrize(("keep", "reach_back", "every"), [(1, 4, 1), (2, 3, 2), (1, 5, 7)])
+def test_what_a_rollback_may_need_is_kept(model, tmp_path, keep, reach_back, every):
+    """Before each step there is a checkpoint that is as old as the step's alarm may ask for, as soon as one can be."""
+    checkpoints = Checkpoints(tmp_path, keep, reach_back=reach_back)
+    learner, state = make_learner(model), make_sampler().state_dict()
+    for step in range(1, 21):
+        saved = checkpoints.steps()
+        assert any(each <= step - reach_back for each in saved) == (step - reach_back >= every)
+        assert len(saved) <= keep + 2
+        if step % every == 0:
+            checkpoints.save(step, learner, state)
+
+
+def test_a_checkpoint_saved_for_good_stays_and_later_ones_can_be_dropped(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, make_learner(model), make_sampler().state_dict(), for_good=step == 2)
+    assert checkpoints.steps() == [2, 4]
+    assert checkpoints.restore(make_learner(model), make_sampler()) == 4
+    checkpoints.drop_after(2)
+    assert checkpoints.steps() == [2]
+
+
 def test_no_checkpoint_is_step_zero(model, tmp_path):
     assert Checkpoints(tmp_path / "none", keep=1).restore(make_learner(model), make_sampler()) == 0
 

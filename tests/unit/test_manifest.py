@@ -140,9 +140,11 @@ def test_two_trees_compare_equal_exactly_if_their_json_is(old, new):
 
 def test_a_resume_is_recorded_and_the_manifest_says_what_holds(manifest: dict) -> None:
     now = changed(manifest, "recipe", "optimizer", "lr", value=0.5) | {"started": "later", "command": ["dapo", "now"]}
-    once = resumed(manifest, now, 12, ["optimizer.lr: …"])
+    rolled_back = manifest | {"rollbacks": [{"step": 9}]}
+    once = resumed(rolled_back, now, 12, ["optimizer.lr: …"])
     twice = resumed(once, now, 20, [])
     assert once["recipe"]["optimizer"]["lr"] == 0.5
+    assert once["rollbacks"] == twice["rollbacks"] == [{"step": 9}]
     assert once["started"] == twice["started"] == manifest["started"]
     assert twice["resumes"] == [
         {"time": "later", "step": 12, "command": ["dapo", "now"], "processes": 1, "changes": ["optimizer.lr: …"]},

@@ -558,6 +558,12 @@ BROKEN_RULES = [
     (["eval.samples_per_prompt=257"], ["max_batch_completions = 256", "eval.samples_per_prompt = 257"]),
     (["model.path="], ["model.path = ''", "empty"]),
     (["model.revision=main"], ["model.revision = main", "shipped"]),
+    (["health.window=3", "health.grad_norm_spike.steps=2"], ["health.window = 3", "at least 4"]),
+    (["health.mismatch_drift.steps=11"], ["mismatch_drift.steps = 11", "window of 11 steps", "health.window = 10"]),
+    (["health.grad_norm_spike.steps=10"], ["grad_norm_spike.steps = 10", "window of 11 steps", "health.window = 10"]),
+    (["health.zero_reward_cold_start.action=rollback"], ["zero_reward_cold_start.action = rollback", "first step"]),
+    (["health.length_runaway.action=rollback", "checkpoint.every=60"], ["length_runaway", "checkpoint.every = 60"]),
+    (["health.verifier_failures.failed_share=1"], ["failed_share = 1", "below 1"]),
 ]
 
 
@@ -606,6 +612,7 @@ def test_loading_applies_the_rules() -> None:
         ["data.min_terms=4", "data.max_terms=4"],
         ["rollout.max_batch_completions=8", "eval.samples_per_prompt=8"],
         ["run.steps=1", "checkpoint.keep=1", "tracking.rollouts_per_step=0"],
+        ["health.window=4", "health.zero_reward_cold_start.steps=20", "health.entropy_collapse.action=rollback"],
     ],
 )
 def test_edges_that_are_sound(overrides: list[str]) -> None:

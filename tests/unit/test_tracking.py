@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from dapo_cli.config.schema import HealthAction
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.console import console_tracker
+from dapo_cli.health.event import EventKind, HealthEvent
+from dapo_cli.tracking.console import console_tracker, health_line
 from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
 from dapo_cli.tracking.files import append_line, json_line, read_lines, write_atomically
 from dapo_cli.tracking.metrics import (
@@ -77,18 +80,20 @@ def test_rollout_metrics_by_hand():
 
 def test_length_metrics_by_hand():
     # lengths 1 2 3 10: the median lies between 2 and 3, p95 at place 2.85, that is 3 + 0.85 * 7
-    assert length_metrics(two_groups()) == {"mean": 4.0, "p50": 2.5, "p95": pytest.approx(8.95), "max": 10}
+    by_hand = {"mean": 4.0, "p50": 2.5, "p95": pytest.approx(8.95), "max": 10}
+    # a buffer that begins after 2 tokens holds the completions of 3 and of 10
+    assert length_metrics(two_groups(), buffer_start=2) == by_hand | {"in_buffer": 0.5}
+    assert length_metrics(two_groups(), buffer_start=None) == by_hand | {"in_buffer": None}
 
 
 def test_verifier_metrics_by_hand():
     expected = {"right": 2, "wrong": 1, "failed": 1, "failed_timeout": 1, "failed_memory": 0, "failed_crash": 0}
     expected |= {"failed_error": 0, "failed_other": 0, "failed_share": 0.25}
-    assert verifier_metrics(two_groups(), alarm_failed_share=0.25) == expected | {"alarm": 0}
-    assert verifier_metrics(two_groups(), alarm_failed_share=0.24) == expected | {"alarm": 1}
+    assert verifier_metrics(two_groups()) == expected
 
 
 def test_nothing_to_measure_is_none_and_never_nan():
-    metrics = step_metrics([], [], 0.01)
+    metrics = step_metrics([], [], 2)
     assert metrics["judged/accuracy"] is metrics["length/p95"] is metrics["repetition/ngram_share"] is None
     assert metrics["verifier/failed"] == 0
     assert all(value is None or value == 0 for value in metrics.values())
@@ -96,7 +101,7 @@ def test_nothing_to_measure_is_none_and_never_nan():
 
 def test_step_metrics_separate_judged_from_kept():
     first, second = two_groups()
-    metrics = step_metrics(judged=[first, second], kept=[first], alarm_failed_share=1.0)
+    metrics = step_metrics(judged=[first, second], kept=[first], buffer_start=None)
     assert (metrics["judged/accuracy"], metrics["kept/accuracy"], metrics["kept/truncated"]) == (0.5, 1.0, 0.0)
     # only the ten equal tokens have 4-grams that repeat: 6 of 7, over 4 completions
     assert metrics["repetition/ngram_share"] == pytest.approx(6 / 7 / 4)
@@ -195,7 +200,7 @@ def track_steps(folder: RunFolder, steps: range, evaluate_at: tuple[int, ...] = 
             outcomes = [RIGHT if (step + place) % 3 == 0 else WRONG for place in range(4)]
             groups = [make_group(f"s{step}", *outcomes)]
             tracker.rollouts(step, groups, {f"s{step}"})
-            tracker.step(step, step_metrics(groups, groups, 1.0))
+            tracker.step(step, step_metrics(groups, groups, None))
             tracker.timings(step, {"seconds/step": step / 7})
         if step in evaluate_at:
             tracker.evaluation(step, {"eval/accuracy": step / 7, "eval/standard_error": None})
@@ -408,17 +413,14 @@ def step_figures(step: int) -> tuple[dict, dict]:
         "policy/entropy": 0.25,
         "length/mean": 33.25,
         "policy/updates": step - 1,
-        "verifier/right": 300,
-        "verifier/wrong": 175,
-        "verifier/failed": 37 * (step - 1),
-        "verifier/failed_timeout": 30 * (step - 1),
-        "verifier/failed_memory": 7 * (step - 1),
-        "verifier/failed_crash": 0,
-        "verifier/failed_error": 0,
-        "verifier/failed_other": 0,
-        "verifier/alarm": step - 1,
     }
     return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "tokens_per_s/rollout": 5210.4}
+
+
+BEGAN = HealthEvent(
+    2, "verifier_failures", EventKind.began, 2, HealthAction.pause, "37 of 512 verdicts failed.", {"failed": 37}
+)
+ENDED = replace(BEGAN, step=3, event=EventKind.ended, message="its signs are gone.", figures={})
 
 
 def run_tracker(tracker) -> None:
@@ -427,6 +429,8 @@ def run_tracker(tracker) -> None:
         tracker.rollouts(step, two_groups(), set())
         metrics, timings = step_figures(step)
         tracker.step(step, metrics)
+        if step == 2:
+            tracker.health(BEGAN)
         tracker.timings(step, timings)
     tracker.close()
 
@@ -435,8 +439,10 @@ def test_without_a_terminal_a_step_is_one_aligned_line(capsys):
     run_tracker(console_tracker(10, Console(force_terminal=False)))
     evaluation, heading, first, alarm, second = capsys.readouterr().out.splitlines()
     assert alarm == (
-        "warning, step 2: 37 of 512 verdicts failed (timeout 30, memory 7), above reward.alarm_failed_share"
+        "warning, step 2: verifier_failures: 37 of 512 verdicts failed. The run pauses: remove the file `paused` in "
+        "its folder to go on."
     )
+    assert health_line(ENDED) == "step 3: verifier_failures: its signs are gone."
     assert evaluation == "held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)"
     assert heading.split() == ["step", "accuracy", "reward", "informative", "entropy", "length", "tokens/s", "ETA"]
     # 9 steps of 2 s to go, then 8 of 3 s
@@ -452,7 +458,7 @@ def test_on_a_terminal_the_last_figures_and_the_course_are_drawn(monkeypatch):
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.getvalue()).rsplit("step 2/10", 1)[-1]
     assert "ETA 0:24" in last and "20.0%" in last and "5,210" in last and "▁▂" in last
     assert "held-out accuracy 46.1% ± 3.1 after step 0" in drawn.getvalue()
-    assert "warning, step 2: 37 of 512 verdicts failed" in drawn.getvalue()
+    assert "warning, step 2: verifier_failures: 37 of 512 verdicts failed" in drawn.getvalue()
 
 
 def test_summary_is_read_from_the_files_alone(tmp_path):
@@ -462,10 +468,14 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
     assert "46.1% ± 3.1 (step 0)" in summary_lines(folder)[0] and "->" not in summary_lines(folder)[0]
     tracker.evaluation(2, EVALUATION | {"eval/accuracy": 0.82, "eval/standard_error": None})
     folder.export.mkdir()
-    accuracy, training, idle, metrics, rollouts, model = summary_lines(folder)
+    accuracy, training, idle, health, metrics, rollouts, model = summary_lines(folder)
     assert idle.endswith("1 of 2 steps found no informative group")
     assert accuracy.endswith("46.1% ± 3.1 (step 0) -> 82.0% (step 2)")
     assert training.endswith("2 steps in 0:06, 3.0 s a step, 5,210 tokens/s in rollouts")
+    assert health.split(maxsplit=1) == ["health", "verifier_failures (since step 2)"]
+    for event in (ENDED, replace(BEGAN, step=7), replace(BEGAN, step=9, event=EventKind.rolled_back)):
+        tracker.health(event)
+    assert summary_lines(folder)[3].endswith("  verifier_failures (steps 2 to 3; steps 2 to 9, rolled back)")
     assert metrics.endswith("metrics.jsonl") and rollouts.endswith("rollouts/") and model.endswith("export/")
 
 
@@ -476,7 +486,8 @@ def test_summary_names_no_rollouts_where_none_are_stored(tmp_path):
 
 
 def test_summary_of_a_run_that_did_nothing(tmp_path):
-    accuracy, training, *_ = summary_lines(RunFolder(tmp_path))
+    accuracy, training, health, *_ = summary_lines(RunFolder(tmp_path))
+    assert health.split(maxsplit=1) == ["health", "no alarms"]
     assert "no evaluation" in accuracy and training.endswith("0 steps")
 
 

@@ -14,6 +14,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -301,10 +302,8 @@ class Terminal:
 
     def end(self) -> tuple[int, str]:
         """Exit code, and what stays on the screen."""
-        try:
+        with suppress(OSError):  # the other end is closed
             self.read_until("\0")
-        except OSError:  # the other end is closed
-            pass
         left = self.seen.rsplit("\x1b[?1049l", 1)[-1]  # the alternate screen is left
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", left)
 

@@ -1,0 +1,235 @@
+"""The failure modes of a run by their signs: each rule is a function of the last steps' figures and its thresholds.
+
+A window holds lines of metrics.jsonl in the order of their steps, the latest one last. None means no alarm. What was
+not measured is no sign. docs/health.md says where the thresholds come from.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from dapo_cli.config.schema import (
+    EntropyCollapse,
+    EntropyExplosion,
+    GradNormSpike,
+    LengthRunaway,
+    MismatchDrift,
+    ResamplingSpiral,
+    VerifierFailures,
+    ZeroRewardColdStart,
+)
+from dapo_cli.health.event import Signs
+from dapo_cli.health.window import Course, Record, average, number, numbers, trailing
+
+ACCURACY, ENTROPY = "judged/accuracy", "policy/entropy"
+INFORMATIVE, NGRAMS = "sampler/informative_rate", "repetition/ngram_share"
+PENALTY, IN_BUFFER, TRUNCATED = "judged/length_penalty", "length/in_buffer", "judged/truncated"
+MEAN_ABS, KL, GRAD_NORM = "mismatch/mean_abs", "mismatch/kl", "policy/grad_norm"
+NEVER_SOLVED, FAILED = "ledger/never_solved", "verifier/failed"
+FAILURE_CAUSES = f"{FAILED}_"
+
+
+def entropy_collapse(window: Sequence[Record], rule: EntropyCollapse) -> Signs | None:
+    """The policy grows sure of what it is not right about: its groups turn all right or all wrong."""
+    course = Course.of(window, ENTROPY, INFORMATIVE, ACCURACY)
+    if course is None:
+        return None
+    (before, now), (informative_before, informative) = course.change(ENTROPY), course.change(INFORMATIVE)
+    _, accuracy = course.change(ACCURACY)
+    rise = informative_before - informative
+    if now > rule.entropy_left * before or rise < rule.zero_variance_rise or accuracy > rule.max_accuracy:
+        return None
+    return Signs(
+        since=course.turned_after(ENTROPY, max),
+        message=(
+            f"policy/entropy fell from {before:.3g} to {now:.3g} nats, and the share of groups that are all right or "
+            f"all wrong rose from {1 - informative_before:.0%} to {1 - informative:.0%} at an accuracy of "
+            f"{accuracy:.0%}: the policy grows sure of what it has not learned. Lower optimizer.lr, or raise "
+            "algorithm.clip_high."
+        ),
+        figures={
+            "entropy_before": before,
+            "entropy": now,
+            "zero_variance_before": 1 - informative_before,
+            "zero_variance": 1 - informative,
+            "accuracy": accuracy,
+        },
+    )
+
+
+def entropy_explosion(window: Sequence[Record], rule: EntropyExplosion) -> Signs | None:
+    """The policy falls apart into text that repeats itself."""
+    course = Course.of(window, ENTROPY, NGRAMS)
+    if course is None:
+        return None
+    (before, now), (ngrams_before, ngrams) = course.change(ENTROPY), course.change(NGRAMS)
+    if now < rule.entropy_growth * before or ngrams - ngrams_before < rule.ngram_rise:
+        return None
+    return Signs(
+        since=course.turned_after(ENTROPY, min),
+        message=(
+            f"policy/entropy rose from {before:.3g} to {now:.3g} nats, and the share of repeated 4-grams from "
+            f"{ngrams_before:.1%} to {ngrams:.1%}: completions fall apart. Lower optimizer.lr or algorithm.clip_high, "
+            "and read the step's completions in rollouts/."
+        ),
+        figures={"entropy_before": before, "entropy": now, "ngrams_before": ngrams_before, "ngrams": ngrams},
+    )
+
+
+def resampling_spiral(window: Sequence[Record], rule: ResamplingSpiral) -> Signs | None:
+    """Nearly all that is generated is thrown away, or trained on without a gradient."""
+    stretch = trailing(window, lambda record: _at_most(number(record, INFORMATIVE), rule.informative_rate))
+    if len(stretch) < rule.steps:
+        return None
+    rate, accuracy = average(stretch, INFORMATIVE), average(stretch, ACCURACY)
+    prompts = f"{1 / rate:.1f} prompts are generated for each one" if rate else "no prompt generated is one"
+    solved = (accuracy or 0.0) > 0.5
+    return Signs(
+        since=stretch[0]["step"],
+        message=(
+            f"{rate:.0%} of the groups were informative over {len(stretch)} steps, at an accuracy of {accuracy:.0%}: "
+            f"{prompts} that can be learned from. "
+            + (
+                "The data is nearly solved: give harder prompts, set sampler.skip_solved_above, or end the run."
+                if solved
+                else "The data is too hard: give easier prompts, raise algorithm.samples_per_prompt, or set "
+                "sampler.skip_hopeless_below."
+            )
+        ),
+        figures={"informative_rate": rate, "accuracy": accuracy, "steps": len(stretch)},
+    )
+
+
+def length_runaway(window: Sequence[Record], rule: LengthRunaway) -> Signs | None:
+    """Completions grow into the last tokens before max_tokens, or are there from the start."""
+    stretch = trailing(window, lambda record: (number(record, PENALTY) or 0.0) < -rule.mean_penalty)
+    last = window[-1]
+    if len(stretch) >= rule.steps:
+        penalty = -(average(stretch, PENALTY) or 0.0)
+        return Signs(
+            since=stretch[0]["step"],
+            message=(
+                f"the length penalty took {penalty:.2f} off the mean reward over {len(stretch)} steps, with "
+                f"{_share(last, TRUNCATED)} of the completions cut: it teaches more than the answers do. Raise "
+                "sampling.max_tokens, or look for text that repeats itself in rollouts/."
+            ),
+            figures={"penalty": penalty, "truncated": number(last, TRUNCATED), "steps": len(stretch)},
+        )
+    key, place = (TRUNCATED, "cut") if number(last, IN_BUFFER) is None else (IN_BUFFER, "in Eq. 13's buffer")
+    course = Course.of(window, key)
+    if course is None:
+        return None
+    before, now = course.change(key)
+    if now - before < rule.in_buffer_rise:
+        return None
+    return Signs(
+        since=course.turned_after(key, min),
+        message=(
+            f"the share of completions {place} rose from {before:.0%} to {now:.0%} (mean length "
+            f"{average(course.earlier, 'length/mean'):,.0f} to {average(course.recent, 'length/mean'):,.0f} tokens): "
+            "they run into sampling.max_tokens. Raise it, or look for text that repeats itself in rollouts/."
+        ),
+        figures={f"{key.partition('/')[2]}_before": before, key.partition("/")[2]: now},
+    )
+
+
+def verifier_failures(window: Sequence[Record], rule: VerifierFailures) -> Signs | None:
+    """Rewards that say nothing of the answers, since no verdict was reached."""
+    stretch = trailing(window, lambda record: (number(record, "verifier/failed_share") or 0.0) > rule.failed_share)
+    if not stretch:
+        return None
+    last = stretch[-1]
+    failed, verdicts = last[FAILED], last[FAILED] + last["verifier/right"] + last["verifier/wrong"]
+    causes = {key.removeprefix(FAILURE_CAUSES): last[key] for key in last if key.startswith(FAILURE_CAUSES)}
+    del causes["share"]
+    named = ", ".join(f"{cause} {count}" for cause, count in causes.items() if count)
+    return Signs(
+        since=stretch[0]["step"],
+        message=(
+            f"{failed} of {verdicts} verdicts failed ({named}), each of them a reward that says nothing. Look at "
+            "`outcome: failed` in rollouts/; raise reward.timeout_s or reward.memory_limit_mib where that is the "
+            "cause, or mend the reward function."
+        ),
+        figures={"failed": failed, "verdicts": verdicts} | {cause: count for cause, count in causes.items() if count},
+    )
+
+
+def mismatch_drift(window: Sequence[Record], rule: MismatchDrift) -> Signs | None:
+    """The engine does not generate by the weights that learn, or rounds too differently."""
+
+    def apart(record: Record) -> bool:
+        return (number(record, MEAN_ABS) or 0.0) > rule.mean_abs or (number(record, KL) or 0.0) > rule.kl
+
+    stretch = trailing(window, apart)
+    if len(stretch) < rule.steps:
+        return None
+    mean_abs, kl = number(stretch[-1], MEAN_ABS), number(stretch[-1], KL)
+    return Signs(
+        since=stretch[0]["step"],
+        message=(
+            f"the engine's log-probs are {mean_abs:.3g} nats from the learner's on average (KL {kl:.3g}), and were too "
+            f"far for {len(stretch)} steps: it generates by other weights or other arithmetic. Look at rollout.dtype, "
+            "set correction.kind=truncated, or start again from a checkpoint."
+        ),
+        figures={"mean_abs": mean_abs, "kl": kl, "steps": len(stretch)},
+    )
+
+
+def grad_norm_spike(window: Sequence[Record], rule: GradNormSpike) -> Signs | None:
+    """One gradient far beyond the others. One that is not finite never gets here: the learner stops at it."""
+    norm, before = number(window[-1], GRAD_NORM), numbers(window[:-1], GRAD_NORM)
+    if norm is None or len(before) < rule.steps or norm <= rule.factor * median(before):
+        return None
+    usual = median(before)
+    ratio = "" if not usual else f"{norm / usual:.1f} times "
+    return Signs(
+        since=window[-1]["step"],
+        message=(
+            f"policy/grad_norm is {norm:.3g}, {ratio}the median {usual:.3g} of the {len(before)} steps before. One "
+            "spike may pass, since optimizer.max_grad_norm bounds it; where they come again, lower optimizer.lr or "
+            "raise optimizer.warmup_steps."
+        ),
+        figures={"grad_norm": norm, "median": usual, "steps": len(before)},
+    )
+
+
+def zero_reward_cold_start(window: Sequence[Record], rule: ZeroRewardColdStart) -> Signs | None:
+    """Nothing to learn from: no group has a right answer, so none has an advantage."""
+    last = window[-1]
+    if last["step"] < rule.steps or number(last, NEVER_SOLVED) != 1.0:
+        return None
+    judged = last["sampler/rollouts_total"]
+    return Signs(
+        since=1,
+        message=(
+            f"none of {judged:,} completions was right since the run began, so there is nothing to learn from. Look "
+            "at them in rollouts/: is the prompt's form the one that the verifier reads, are the gold answers right, "
+            "can the model do the task at all?"
+        ),
+        figures={"completions": judged, "steps": last["step"]},
+    )
+
+
+RULES: dict[str, Callable[[Sequence[Record], Any], Signs | None]] = {
+    rule.__name__: rule
+    for rule in (
+        entropy_collapse,
+        entropy_explosion,
+        resampling_spiral,
+        length_runaway,
+        verifier_failures,
+        mismatch_drift,
+        grad_norm_spike,
+        zero_reward_cold_start,
+    )
+}
+"""By their names in the recipe's section `health`."""
+
+
+def _at_most(value: float | None, limit: float) -> bool:
+    return value is not None and value <= limit
+
+
+def _share(record: Record, key: str) -> str:
+    value = number(record, key)
+    return "none" if value is None else f"{value:.0%}"

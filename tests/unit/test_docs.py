@@ -1,17 +1,150 @@
-"""README and docs link only to what is there."""
+"""README and docs stay true: links, commands and keys are those that exist, and the page of keys is what the schema says."""
 
+import dataclasses
 import re
+import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
+import typer.main
+import yaml
+
+from dapo_cli.cli.commands import app
+from dapo_cli.config import schema
+from dapo_cli.config.keys import choice_key, options_with, shape_of
+from dapo_cli.config.reference_page import REGENERATE, reference_page
+from dapo_cli.config.shipped import recipes_folder
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+SECTIONS = [field.name for field in dataclasses.fields(schema.Recipe)]
+LIKE_KEYS = {"advantages.md": {"sampler.ledger"}, "benchmarks.md": {"model.generate"}}  # of a file, and of transformers
+KEY = re.compile(rf"(?:{'|'.join(SECTIONS)})(?:\.[a-z][a-z0-9_]*)+(?![.\w])")
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_exist(page):
+@pages
+def test_links_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
     assert "@@" not in text
+
+
+def test_the_page_of_keys_is_what_the_schema_says() -> None:
+    assert (DOCS / "keys.md").read_text() == reference_page(), f"write it again: {REGENERATE}"
+
+
+def test_the_page_of_keys_has_every_key() -> None:
+    text = reference_page()
+    held_out = re.compile(r"eval\.data\.")  # the options of `data`, said once
+    assert [key for key in options_with() if f"| `{key}` |" not in text and not held_out.match(key)] == []
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    config = yaml.safe_load((ROOT / "scripts" / "mkdocs.yml").read_text())
+    listed = [page for group in config["nav"] for entries in group.values() for entry in entries for page in entry.values()]
+    assert sorted(listed) == sorted(path.name for path in DOCS.glob("*.md")), "put the page into nav of scripts/mkdocs.yml"
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """A page's code blocks (indented by four, or fenced), each as it is when it stands alone, and the prose between."""
+    found: list[list[str]] = []
+    prose: list[str] = []
+    inside = fenced = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+            if fenced:
+                found.append([])
+        elif fenced:
+            found[-1].append(line)
+        elif line.startswith("    "):
+            if not inside:
+                found.append([])
+            found[-1].append(line)
+            inside = True
+        elif line or not inside:
+            inside = False
+            prose.append(line)
+        else:
+            found[-1].append(line)
+    return [textwrap.dedent("\n".join(block)).strip("\n") for block in found], "\n".join(prose)
+
+
+def spans(prose: str) -> list[str]:
+    """Code in running text, which may go over a line's end."""
+    return [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+def test_the_splitter_of_pages() -> None:
+    page = "A `b` and `c\nd`.\n\n    e: 1\n\n      f\n\nMore:\n\n```yaml\ng: `h`\n```\n\n    i\nThe end `j`.\n"
+    code, prose = split(page)
+    assert code == ["e: 1\n\n  f", "g: `h`", "i"]
+    assert spans(prose) == ["b", "c d", "j"]
+
+
+def commands(text: str) -> list[tuple[str, bool]]:
+    """(command line, whether it is a whole one): whole in a block, perhaps only named in running text."""
+    code, prose = split(text)
+    lines = [line.strip() for block in code for line in block.splitlines()]
+    whole = [re.split(r"\s{2,}| #| [>|] ", line)[0] for line in lines if line.startswith("dapo ")]
+    named = [re.split(r" [>|] ", span)[0] for span in spans(prose) if re.match(r"dapo [a-z]", span)]
+    return [(line, True) for line in whole] + [(span, False) for span in named if "…" not in span]
+
+
+def complaint_about(line: str, whole: bool) -> str | None:
+    """What the command line says of a command, without running it; None where it would run."""
+    command = typer.main.get_command(app)
+    name, *rest = shlex.split(re.sub(r"[\[\]]", "", line))
+    while hasattr(command, "commands"):
+        if not rest and not whole:
+            return None
+        chosen = rest.pop(0) if rest else ""
+        if chosen in ("--help", "--version"):
+            return None
+        if chosen not in command.commands:
+            return f"no command {chosen}"
+        command, name = command.commands[chosen], f"{name} {chosen}"
+    try:
+        command.make_context(name, list(rest))
+    except Exception as error:
+        placeholder = any(argument.isupper() for argument in rest)  # --step N
+        forgiven = {"MissingParameter": not whole, "BadParameter": placeholder, "NoArgsIsHelpError": not whole}
+        return None if forgiven.get(type(error).__name__, False) else f"{type(error).__name__}: {error}"
+    values = [argument for argument in rest if re.match(r"[a-z@._]+=", argument)]
+    return next((f"no key {value}" for value in values if not is_key_value(value)), None)
+
+
+def is_key_value(text: str) -> bool:
+    """`key=value` of a recipe, or the choice of an option that is shipped (`mine` stands for one's own)."""
+    key, _, value = text.partition("=")
+    groups = {choice_key(slot.group, name): slot.group for name, slot in shape_of({}).slots.items()}
+    if group := (groups | {"algorithm": "algorithm"}).get(key):
+        shipped = {path.stem for path in recipes_folder().joinpath(group).glob("*.yaml")}
+        return value in {*schema.OPTIONS.get(group, {}), *shipped, "mine"}
+    return key in options_with()
+
+
+@pages
+def test_commands_exist(page: Path) -> None:
+    found = {line: complaint_about(line, whole) for line, whole in commands(page.read_text())}
+    assert {line: complaint for line, complaint in found.items() if complaint} == {}
+
+
+@pytest.mark.parametrize("line", [
+    "dapo trian quickstart", "dapo train quickstart --allow-change", "dapo train", "dapo eval x -k many",
+    "dapo train quickstart optimizer.lrr=1", "dapo train quickstart learner=fspd", "dapo recipe keyz",
+])  # fmt: skip
+def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
+    assert complaint_about(line, True)
+
+
+@pages
+def test_keys_exist(page: Path) -> None:
+    known = {*options_with(), *shape_of({}).sections, *LIKE_KEYS.get(page.name, ())}
+    words = [word for span in spans(split(page.read_text())[1]) for word in span.split()]
+    named = {match.group() for word in words if (match := KEY.match(word)) and not word.endswith((".py", ".md"))}
+    assert sorted(named - known) == []

@@ -12,9 +12,11 @@ import yaml
 
 from dapo_cli.cli.commands import app
 from dapo_cli.config import schema
+from dapo_cli.config.load import load_recipe
 from dapo_cli.config.keys import choice_key, options_with, shape_of
 from dapo_cli.config.reference_page import REGENERATE, reference_page
 from dapo_cli.config.shipped import recipes_folder
+from dapo_cli.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -144,7 +146,59 @@ def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
 
 @pages
 def test_keys_exist(page: Path) -> None:
-    known = {*options_with(), *shape_of({}).sections, *LIKE_KEYS.get(page.name, ())}
+    theirs = {name.partition("=")[0] for row in migration_rows(page) for name in spans(row[0])}
+    known = {*options_with(), *shape_of({}).sections, *LIKE_KEYS.get(page.name, ()), *theirs}
     words = [word for span in spans(split(page.read_text())[1]) for word in span.split()]
     named = {match.group() for word in words if (match := KEY.match(word)) and not word.endswith((".py", ".md"))}
     assert sorted(named - known) == []
+
+
+def migration_rows(page: Path) -> list[list[str]]:
+    """The rows of a migration page's tables, each (their keys, ours, what differs); of other pages none."""
+    if not page.name.startswith("migrating_from_"):
+        return []
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert rows and all(len(row) == 3 for row in rows)
+    return rows
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("migrating_from_*.md")), ids=lambda page: page.name)
+def test_what_a_migration_page_calls_ours_is_ours(page: Path) -> None:
+    """The second column: keys, `key: value`, `key=value`, and choices of options and presets."""
+    odd = []
+    for name in [name for row in migration_rows(page) for name in spans(row[1])]:
+        key, value = re.fullmatch(r"([\w.@]+)(?:(?:: |=)(.+))?", name).groups()  # type: ignore[union-attr]
+        known = is_key_value(f"{key}={value}") if value else key in options_with() or key in shape_of({}).slots
+        if not known:
+            odd.append(name)
+    assert odd == []
+
+
+def test_fields_of_trl_are_trls() -> None:
+    pytest.importorskip("trl", reason="the bench extra is not installed")
+    from trl import GRPOConfig
+
+    text = (DOCS / "migrating_from_trl.md").read_text().partition("## What is no field of GRPOConfig")[0]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = {name.partition("=")[0] for cell in cells for name in spans(cell)}
+    assert len(named) > 60 and named <= {field.name for field in dataclasses.fields(GRPOConfig)}
+
+
+def recipes_of(page: Path) -> list[str]:
+    """Code blocks that are recipes, or the beginning of one."""
+    return [block for block in split(page.read_text())[0] if block.startswith("defaults:")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if recipes_of(page)], ids=lambda page: page.name)
+def test_recipes_load(page: Path, tmp_path: Path) -> None:
+    """An example may leave required keys out, and nothing else may be wrong with it; those of migrations are whole."""
+    for number, text in enumerate(recipes_of(page)):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        try:
+            load_recipe(str(file))
+        except UserError as error:
+            missing = re.compile(r"\S+: [\w.]+ is missing|.* \d+ problems?:?|.*no `run:`.*")
+            assert not page.name.startswith("migrating"), error
+            assert [line for line in str(error).splitlines() if not missing.search(line)] == []

@@ -1,5 +1,6 @@
 """README and docs stay true: links, commands and keys are those that exist, and the page of keys is what the schema says."""
 
+import ast
 import dataclasses
 import re
 import shlex
@@ -22,7 +23,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 SECTIONS = [field.name for field in dataclasses.fields(schema.Recipe)]
-LIKE_KEYS = {"advantages.md": {"sampler.ledger"}, "benchmarks.md": {"model.generate"}}  # of a file, and of transformers
+LIKE_KEYS = {  # a file's, transformers', and one that an example misspells
+    "advantages.md": {"sampler.ledger"},
+    "benchmarks.md": {"model.generate"},
+    "troubleshooting.md": {"optimizer.lrr"},
+}
 KEY = re.compile(rf"(?:{'|'.join(SECTIONS)})(?:\.[a-z][a-z0-9_]*)+(?![.\w])")
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -149,7 +154,7 @@ def test_keys_exist(page: Path) -> None:
     theirs = {name.partition("=")[0] for row in migration_rows(page) for name in spans(row[0])}
     known = {*options_with(), *shape_of({}).sections, *LIKE_KEYS.get(page.name, ()), *theirs}
     words = [word for span in spans(split(page.read_text())[1]) for word in span.split()]
-    named = {match.group() for word in words if (match := KEY.match(word)) and not word.endswith((".py", ".md"))}
+    named = {match.group() for word in words if (match := KEY.match(word)) and not word.endswith((".py", ".md", ".jsonl"))}
     assert sorted(named - known) == []
 
 
@@ -202,3 +207,22 @@ def test_recipes_load(page: Path, tmp_path: Path) -> None:
             missing = re.compile(r"\S+: [\w.]+ is missing|.* \d+ problems?:?|.*no `run:`.*")
             assert not page.name.startswith("migrating"), error
             assert [line for line in str(error).splitlines() if not missing.search(line)] == []
+
+
+def text_of(node: ast.AST) -> str:
+    """A string of the sources as its reader gets it, with `…` for each value in it."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
+
+
+def test_quoted_messages_are_said() -> None:
+    """Of each message that troubleshooting quotes, with `…` in it, some string of the sources has every whole part."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "dapo_cli").rglob("*.py")]
+    strings = (ast.JoinedStr, ast.Constant)
+    said = "\n".join(text_of(node) for tree in trees for node in ast.walk(tree) if isinstance(node, strings))
+    quoted = [span for span in spans(split((DOCS / "troubleshooting.md").read_text())[1]) if "…" in span and " " in span]
+    parts = {part.strip(" :(){};,.'") for span in quoted for part in span.split("…")}
+    whole = {part for part in parts if part.count(" ") >= 2}
+    assert len(whole) > 15
+    assert sorted(part for part in whole if part not in said) == []

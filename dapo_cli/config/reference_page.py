@@ -13,24 +13,25 @@ REGENERATE = "dapo recipe keys --markdown > docs/keys.md"
 HEAD = f"""\
 # Every key of a recipe
 
-Generated from `dapo_cli/config/schema.py` by `{REGENERATE}`; `dapo recipe keys SECTION` prints the same in a terminal.
-[recipes.md](recipes.md) says how a recipe is written, [concepts.md](concepts.md) what the words mean. Sections are those of
-the DAPO paper ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)) where a number stands alone. What no single key can say
-(`algorithm.groups_per_update` divides `algorithm.groups_per_step` …) is checked too: `dapo recipe validate` names all of it.
+Generated from `dapo_cli/config/schema.py` by `{REGENERATE}`; `dapo recipe keys SECTION` prints the same in a
+terminal. [recipes.md](recipes.md) says how a recipe is written, [concepts.md](concepts.md) what the words mean. A
+section with a number is one of the DAPO paper ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)). Rules between
+keys (`algorithm.groups_per_update` divides `algorithm.groups_per_step` …) are checked too; `dapo recipe validate` names
+all that is broken.
 """
 
 GROUPS = """\
 ## Option groups
 
-The keys of these sections depend on the option that a recipe's `defaults` name (`- learner: fsdp`) or the command line does
-(`learner=fsdp`). `data@eval.data` chooses the held-out data, with the options and keys of `data`.
+The keys of these sections depend on the option that a recipe's `defaults` (`- learner: fsdp`) or the command line
+(`learner=fsdp`) names. `data@eval.data` chooses the held-out data, with the options and keys of `data`.
 """
 
 SHIPPED = """\
 ## Shipped files
 
-Recipes are started by their name (`dapo train quickstart`), options and presets chosen as above; `algorithm` has presets, which
-set keys of several sections.
+Recipes are started by their name (`dapo train quickstart`); options and presets are chosen as above. `algorithm` has
+presets, which set keys of several sections.
 """
 
 
@@ -38,12 +39,16 @@ def reference_page() -> str:
     """The page: plain sections first, then the option groups, then what is shipped; ends with a newline."""
     tables = reference()
     plain = [_section(f"## {name}", keys) for name, keys in tables.items() if ":" not in name]
-    groups = [_group(group, {option: tables[f"{group}: {option}"] for option in schema.OPTIONS[group]})
-              for group in schema.OPTIONS]  # fmt: skip
-    folders = sorted(path.name for path in recipes_folder().iterdir() if path.is_dir() and path.name != "ablations")
-    shipped = [_files("Recipes", [Path(f"{name}.yaml") for name in recipe_names()])]
-    shipped += [_files(f"`{name}`", sorted(Path(name).joinpath(path.name) for path in
-                                           recipes_folder().joinpath(name).glob("*.yaml"))) for name in folders]  # fmt: skip
+    groups = [
+        _group(group, {option: tables[f"{group}: {option}"] for option in options})
+        for group, options in schema.OPTIONS.items()
+    ]
+    root = recipes_folder()
+    shipped = [_files("Recipes", recipe_names())]
+    for folder in sorted(path.name for path in root.iterdir() if path.is_dir() and path.name != "ablations"):
+        shipped.append(
+            _files(f"`{folder}`", sorted(f"{folder}/{path.stem}" for path in (root / folder).glob("*.yaml")))
+        )
     return "\n".join([HEAD, *plain, GROUPS, *groups, SHIPPED, *shipped])
 
 
@@ -55,7 +60,7 @@ def _section(heading: str, keys: list[Key]) -> str:
 def _row(key: Key) -> str:
     default = "required" if key.default == schema.MISSING else f"`{shown(key.default)}`"
     limits = RANGES.get(range_key(key.owner, key.field_name), "")
-    return f"| `{key.name}` | {key.expected} | {default} | {limits} | {key.meaning.replace('|', chr(92) + '|')} |"
+    return f"| `{key.name}` | {key.expected} | {default} | {limits} | {_cell(key.meaning)} |"
 
 
 def _group(group: str, options: dict[str, list[Key]]) -> str:
@@ -71,8 +76,8 @@ def _group(group: str, options: dict[str, list[Key]]) -> str:
     return "\n".join(blocks)
 
 
-def _files(heading: str, names: list[Path]) -> str:
-    rows = [f"| `{name.with_suffix('')}` | {_comment(recipes_folder() / name)} |" for name in names]
+def _files(heading: str, names: list[str]) -> str:
+    rows = [f"| `{name}` | {_comment(recipes_folder() / f'{name}.yaml')} |" for name in names]
     return "\n".join([f"### {heading}", "", "| name | what it is |", "|---|---|", *rows]) + "\n"
 
 
@@ -85,4 +90,8 @@ def _comment(path: Path) -> str:
             break
         if not text.startswith("@package"):
             lines.append(text)
-    return " ".join(lines).replace("|", "\\|")
+    return _cell(" ".join(lines))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -48,7 +48,7 @@ format: $(INSTALLED)
 
 # The pages of docs/ as a site in build/site; a broken link is an error. (The variable silences the theme's announcement.)
 docs: $(WITH_DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file scripts/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file scripts/mkdocs.yml
 
 $(WITH_DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints-cpu.txt -e ".[docs]"

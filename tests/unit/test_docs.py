@@ -122,7 +122,7 @@ def complaint_about(line: str, whole: bool) -> str | None:
         if not rest and not whole:
             return None
         chosen = rest.pop(0) if rest else ""
-        if chosen in ("--help", "--version"):
+        if chosen == "--help" or any(chosen in parameter.opts for parameter in command.params):
             return None
         if chosen not in command.commands:
             return f"no command {chosen}"

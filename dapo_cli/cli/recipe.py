@@ -106,8 +106,16 @@ def keys(
     section: Annotated[
         str | None, typer.Argument(metavar="SECTION", help="A section such as `sampler`, or the start of a key.")
     ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/keys.md: all keys, with ranges.")] = False,
 ) -> None:
     """List every key: type, default and meaning."""
+    if markdown:
+        if section is not None:
+            raise UserError(f"--markdown prints the whole page: leave out {section}")
+        from dapo_cli.config.reference_page import reference_page
+
+        typer.echo(reference_page(), nl=False)
+        return
     from dapo_cli.config.reference import reference_text
 
     typer.echo(reference_text(section), nl=False)

@@ -1,8 +1,9 @@
 """A short generation with the recipe's own parts: what no formula knows of it. Leaves no file behind."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,7 +21,7 @@ from dapo_cli.config.schema import (
     VllmRollout,
 )
 from dapo_cli.distributed.world import join_world
-from dapo_cli.errors import Diverged, UserError
+from dapo_cli.errors import Diverged, OutOfSync, UserError
 from dapo_cli.inputs import read_inputs
 from dapo_cli.preflight.estimates import StepForecast, Yield, expected_yield, forecast_step
 from dapo_cli.preflight.memory import processes
@@ -42,6 +43,7 @@ from dapo_cli.train import Parts
 from dapo_cli.types import Group
 
 PROMPTS = 32  # their completions fill the embedded engine's batch in the quickstart
+LOG_LINES = 10  # of an engine that does not start
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,12 @@ def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
     grouped = not isinstance(alone.learner, SingleLearner)
     world = join_world(with_group=grouped)
     try:
-        with TemporaryDirectory() as folder, closing(build_parts(asked, inputs, RunFolder(folder), world)) as parts:
-            return _probe(recipe, parts, clock, len(inputs.prompts))
+        with TemporaryDirectory() as path:
+            folder = RunFolder(path)
+            with with_end_of_log(folder.engine_log(0)), closing(build_parts(asked, inputs, folder, world)) as parts:
+                return _probe(recipe, parts, clock, len(inputs.prompts))
+    except OutOfSync as error:
+        raise UserError(str(error)) from error
     except Diverged as error:
         raise UserError(
             f"model: {error.args[0]}, by its starting weights: give other weights or another type"
@@ -110,6 +116,18 @@ def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
     finally:
         if grouped and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def with_end_of_log(log: Path) -> Iterator[None]:
+    """An error that points to the engine's log, which will be gone, is raised with the end of it."""
+    try:
+        yield
+    except UserError as error:
+        if str(log) not in str(error):
+            raise
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+        raise UserError("\n  ".join([str(error).replace(f" ({log} has more)", ":"), *lines])) from error
 
 
 def _on_one_process(recipe: Recipe) -> Recipe:

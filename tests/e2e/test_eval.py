@@ -277,6 +277,7 @@ REFUSED = [
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--no-chat-template"], "by --instruction none"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--instruction", "authors"], "160: leave such prompts out"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--temperature", "0"], "the same completion each time"),
+    (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--temperature", "1e-320"], "greedy) or at least 0.01"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--mode", "maths"], "did you mean math?"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "--dtype", "float8"], "--dtype float8: must be one of"),
     (["eval", "shipped:tiny-arithmetic", "--data", "DATA", "optimizer.lr=1"], "dapo eval takes KEY=VALUE of"),

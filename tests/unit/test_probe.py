@@ -18,13 +18,22 @@ from dapo_cli.cli.app import run
 from dapo_cli.config.load import load_recipe
 from dapo_cli.config.schema import Recipe, SamplerConfig, Surplus, TabularModel
 from dapo_cli.config.shipped import model_folder
+from dapo_cli.errors import UserError
 from dapo_cli.preflight.batch import plan_batch
 from dapo_cli.preflight.dapo_likeness import likeness
 from dapo_cli.preflight.estimates import StepForecast, chance_mixed, expected_yield, forecast_step
 from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.preflight.lints import chance_informative
 from dapo_cli.preflight.page import page_lines
-from dapo_cli.preflight.probe import Probe, ProbeSize, no_answer_share, phase_seconds, run_probe, step_seconds
+from dapo_cli.preflight.probe import (
+    Probe,
+    ProbeSize,
+    no_answer_share,
+    phase_seconds,
+    run_probe,
+    step_seconds,
+    with_end_of_log,
+)
 from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.survey import Survey, add_probe
 from dapo_cli.tabular.table import make_table
@@ -277,6 +286,17 @@ def test_what_keeps_a_probe_from_being_made(tmp_path: Path) -> None:
     engine = ("rollout=vllm_colocated", "rollout.tensor_parallel=2", "learner=fsdp", "launch.processes_per_node=2")
     assert "rollout.tensor_parallel = 2 splits the engine" in told(*engine)
     assert "no such folder" in told("model.path=./nowhere")
+
+
+def test_an_engines_log_that_will_be_gone_is_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("".join(f"line {number}\n" for number in range(20)))
+    with pytest.raises(UserError) as told, with_end_of_log(log):
+        raise UserError(f"vLLM does not start: no room ({log} has more)")
+    first, *lines = str(told.value).splitlines()
+    assert first == "vLLM does not start: no room:" and [line.strip() for line in lines] == [
+        f"line {number}" for number in range(10, 20)
+    ]
 
 
 def test_no_probe_of_what_has_errors_already() -> None:

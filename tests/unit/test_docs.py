@@ -109,7 +109,9 @@ def commands(text: str) -> list[tuple[str, bool]]:
     """(command line, whether it is a whole one): whole in a block, perhaps only named in running text."""
     code, prose = split(text)
     lines = [line.strip() for block in code for line in block.splitlines()]
-    whole = [re.split(r"\s{2,}| #| [>|] ", line)[0] for line in lines if line.startswith("dapo ")]
+    whole = [
+        re.split(r"\s{2,}| #| [>|] ", line)[0] for line in lines if line.startswith("dapo ") and "<TAB>" not in line
+    ]
     named = [re.split(r" [>|] ", span)[0] for span in spans(prose) if re.match(r"dapo [a-z]", span)]
     return [(line, True) for line in whole] + [(span, False) for span in named if "…" not in span]
 

@@ -138,13 +138,10 @@ def _integer_at_end(response: str) -> Extraction | None:
         return None
     if match["boxed"] is None:
         return Extraction(match["line"], "answer_line")
-    # The line of the box and the one before it, which could say "5 or".
-    lines = [
-        line
-        for line in response[max(0, match.start() - MAX_ANSWER_CHARS) : match.start() + 2].split("\n")
-        if line.strip()
-    ]
-    alone = response.count("box") == 1 and not _NOT_SO_SIMPLE.search(" ".join(lines[-2:]))
+    # The line of the box and the one before it that says something, which could be "5 or".
+    *lines, own = response[max(0, match.start() - MAX_ANSWER_CHARS) : match.start() + 2].split("\n")
+    before = next((line for line in reversed(lines) if any(map(str.isalnum, line))), "")
+    alone = response.count("box") == 1 and not _NOT_SO_SIMPLE.search(f"{before} {own}")
     return Extraction(match["boxed"], "box") if alone else None
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dapo_cli.config.schema import OverlongConfig
@@ -126,6 +126,23 @@ def test_last_stated_answer(response: str, answer: str, rule: str):
 def test_nothing_stated(response: str):
     assert extract(response).answer is None
     assert verify(response, "5").outcome is Outcome.WRONG
+
+
+STATED = [r"\boxed{5}", r"\fbox{8}", "Answer: 3", "The answer is 7.", "So ", "x is ", "then we get ", "wrong"]
+BETWEEN = [" and ", " or ", ", ", "\n", "\n\n", "$", "(", "<think>", "</think>", ". "]
+
+
+@given(
+    st.lists(st.sampled_from(STATED + BETWEEN), max_size=8),
+    st.sampled_from([r"\boxed{42}", r"$\boxed{42}$.", "Answer: 42", "**Final Answer:** 42"]),
+)
+@example(["Answer: 3", " or ", "\n"], r"\boxed{42}")  # the line before belongs to it
+@example(["Answer: 3", " or ", "\n", "(", "\n"], r"\boxed{42}")  # a line that says nothing does not part them
+@settings(max_examples=400)
+def test_an_integer_at_the_end_is_what_the_full_reading_finds(parts: list[str], end: str):
+    """Behind a response that ends in an integer, a word that states nothing turns the quick way off."""
+    response = "".join(parts) + end
+    assert extract(response) == extract(f"<|im_start|>assistant\n{response}")
 
 
 def test_only_the_end_of_a_long_response_counts():

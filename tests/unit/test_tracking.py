@@ -441,8 +441,8 @@ def test_without_a_terminal_a_step_is_one_aligned_line(capsys):
     run_tracker(console_tracker(10, Console(force_terminal=False)))
     evaluation, heading, first, alarm, second = capsys.readouterr().out.splitlines()
     assert alarm == (
-        "warning, step 2: verifier_failures: 37 of 512 verdicts failed. The run pauses: remove the file `paused` in its "
-        "folder to go on."
+        "warning, step 2: verifier_failures: 37 of 512 verdicts failed. The run pauses: remove the file `paused` in "
+        "its folder to go on."
     )
     assert health_line(ENDED) == "step 3: verifier_failures: its signs are gone."
     assert evaluation == "held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)"

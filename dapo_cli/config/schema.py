@@ -521,7 +521,7 @@ class EntropyCollapse(HealthRule):
 @dataclass
 class EntropyExplosion(HealthRule):
     # Alarm where policy/entropy grows to so many times what it was in the window, while ngram_rise holds, too.
-    entropy_growth: float = 2.0
+    entropy_growth: float = 1.5
     # Least rise of repetition/ngram_share in the window, 0 to 1: text that repeats itself, not exploration.
     ngram_rise: float = 0.02
 

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -145,3 +147,31 @@ def test_a_signal_ends_a_pause_and_the_same_command_goes_on(tmp_path, fails_at_5
     (folder / "paused").write_text("left by a kill")
     assert toy(folder, *overrides) == 0
     assert len(lines(folder / "metrics.jsonl")) == STEPS
+
+
+@pytest.mark.slow
+def test_ranks_roll_back_together(tmp_path):
+    """Two processes come to the alarms of one, go back together, and stop after the last rollback."""
+    small = ["run.steps=5", "run.threads=1", "eval.data=null", "data.prompts=512", "algorithm.groups_per_step=4"]
+    small += ["algorithm.groups_per_update=2", "algorithm.samples_per_prompt=4", "optimizer.warmup_steps=1"]
+    small += ["sampler.max_prompts_per_round=12", "sampler.max_rounds=2", "health.window=4"]
+    small += ["health.grad_norm_spike.factor=1.01", "health.grad_norm_spike.action=rollback"]
+    for name, ranks in (("one", []), ("two", ["learner=fsdp", "launch.processes_per_node=2"])):
+        command = [
+            sys.executable,
+            "-m",
+            "dapo_cli",
+            "train",
+            "quickstart",
+            f"run.dir={tmp_path / name}",
+            *small,
+            *ranks,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == STOPPED, done.stderr
+        assert "has been rolled back 2 times" in done.stderr
+    one, two = (lines(tmp_path / name / "health.jsonl") for name in ("one", "two"))
+    assert [event["event"] for event in one] == ["rolled_back", "rolled_back", "began"]
+    for event, other in zip(one, two, strict=True):
+        assert {**event, "message": "", "figures": {}} == {**other, "message": "", "figures": {}}
+        assert event["figures"] == pytest.approx(other["figures"], rel=1e-3)

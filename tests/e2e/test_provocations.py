@@ -1,5 +1,5 @@
-"""Each failure mode provoked for real in a short run of the shipped model (or of the table): the alarm comes within a few
-steps. docs/health.md tells what was seen."""
+"""Each failure mode provoked for real in a short run of the shipped model, or of the table: the alarm comes within a
+few steps. docs/health.md tells what was seen."""
 
 import json
 from pathlib import Path

@@ -109,6 +109,13 @@ def test_a_run_does_not_start_from_a_config_alone(tmp_path: Path, capsys: pytest
     assert "the folder has no tokenizer" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+def test_weights_without_a_tokenizer_are_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text((CONFIGS / "SmolLM2-135M-Instruct" / "config.json").read_text())
+    assert run(["check", "smollm2_cpu", f"model.path={tmp_path}", "data.prompts=16"], debug=False) == 2
+    assert "the folder has no tokenizer" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_pinned_data_set_out_of_reach_is_not_checked_and_no_fault(offline: None) -> None:
     config = HubData(id="o/sums", revision="c" * 40)
     with pytest.raises(UserError, match=r"cannot be reached.*load it once with a network"):

@@ -309,6 +309,8 @@ WRONG = [
     ("B. 42", "C"),
     ("Monday or Tuesday", r"\text{Monday}"),
     ("unknown", "42"),
+    (r"(1,2)\cup[2,3)", r"(1,3)\setminus\{2\}"),  # the second piece has the point
+    (r"\mathbb{R}\setminus(3,5)", r"\mathbb{R}\setminus\{3,5\}"),  # an interval, and two points
 ]
 
 

@@ -136,6 +136,7 @@ BETWEEN = [" and ", " or ", ", ", "\n", "\n\n", "$", "(", "<think>", "</think>",
     st.lists(st.sampled_from(STATED + BETWEEN), max_size=8),
     st.sampled_from([r"\boxed{42}", r"$\boxed{42}$.", "Answer: 42", "**Final Answer:** 42"]),
 )
+@example([r"\boxed{5}", "\n"], r"\boxed{42}")  # two boxes are a list
 @example(["Answer: 3", " or ", "\n"], r"\boxed{42}")  # the line before belongs to it
 @example(["Answer: 3", " or ", "\n", "(", "\n"], r"\boxed{42}")  # a line that says nothing does not part them
 @settings(max_examples=400)
@@ -308,6 +309,8 @@ WRONG = [
     ("B. 42", "C"),
     ("Monday or Tuesday", r"\text{Monday}"),
     ("unknown", "42"),
+    (r"(1,2)\cup[2,3)", r"(1,3)\setminus\{2\}"),  # the second piece has the point
+    (r"\mathbb{R}\setminus(3,5)", r"\mathbb{R}\setminus\{3,5\}"),  # an interval, and two points
 ]
 
 

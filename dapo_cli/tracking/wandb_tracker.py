@@ -1,59 +1,68 @@
 """Weights & Biases, beside the run folder's own files and never instead of them."""
 
-import hashlib
+import json
 import os
+import signal
+import subprocess
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import IO, Any
 
-from dapo_cli.config.schema import TrackingConfig, WandbMode
+from dapo_cli.config.schema import TrackingConfig
 from dapo_cli.errors import UserError
 from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.protocols import Metrics
-from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.wandb_worker import FINISH_TIMEOUT_S
 from dapo_cli.types import Group
 
-INIT_TIMEOUT_S = 10.0  # of an answer from the server; wandb's own 90 s would hold up the run
-FINISH_TIMEOUT_S = 30.0  # for what is not sent yet at the end; wandb waits for ever
+CLOSE_TIMEOUT_S = FINISH_TIMEOUT_S + 15.0  # of the process, which also has to send what is still queued
 MOST_TABLES = 20  # of completions over a whole run
-MOST_CHARACTERS = 8000  # of one text in them
 LOGIN_REMEDY = "set WANDB_API_KEY, run `wandb login`, or take tracking.wandb=offline and `wandb sync` later"
 
 
 class WandbTracker:
-    """Sends figures under the run folder's name, with its manifest as the config and, beside recipe, patch and lock
-    file, as an artifact, and tables of the completions in rollouts/; wandb's own files go into the folder.
+    """Hands figures, and places of completions in rollouts/, to a process that speaks to wandb (`wandb_worker`).
 
-    A fault of wandb (no network, its service gone) is warned of once and never ends the run: the same figures are in
-    the run folder. Where the server does not answer at the start, wandb's files are kept for a later `wandb sync`.
+    Some of wandb's calls wait for its server, and go on waiting where the connection is lost. In a process of their own
+    they hold up no step; the end of the run waits for it CLOSE_TIMEOUT_S at most. Whatever fails there is in the run
+    folder all the same.
     """
 
     def __init__(self, folder: RunFolder, manifest: Manifest, config: TrackingConfig) -> None:
         self.folder = folder
         self.steps_between_tables = -(-manifest["recipe"]["run"]["steps"] // MOST_TABLES)
-        self.warned = False
-        self.run = self._attempt(lambda: start_wandb(folder, manifest, config, config.wandb))
-        if self.run is None and config.wandb is WandbMode.online:
-            self.run = self._attempt(lambda: start_offline(folder, manifest, config))
-        if self.run is not None:
-            self._attempt(lambda: self.run.log_artifact(manifest_artifact(folder, manifest)))
+        arguments = (str(folder.path), config.wandb.value, config.wandb_project)
+        work = f"from dapo_cli.tracking.wandb_worker import main; main(*{arguments!r})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {work}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run, which then ends this process in its own time
+        )
+        assert self.process.stdin is not None
+        self.queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self.feeder = threading.Thread(target=feed, args=(self.queue, self.process.stdin), daemon=True)
+        self.feeder.start()
 
     def step(self, step: int, metrics: Metrics) -> None:
-        self._log(step, metrics)
+        self._send(step, metrics)
 
     def timings(self, step: int, timings: Metrics) -> None:
-        self._log(step, timings)
+        self._send(step, timings)
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
-        self._log(step, metrics)
+        self._send(step, metrics)
 
     def rollouts(self, step: int, judged: Sequence[Group], kept_uids: set[str]) -> None:
         """The file tracker, which comes before this one, has chosen and written the sample of this step."""
         file = self.folder.rollouts_file(step)
-        if self.run is not None and step % self.steps_between_tables == 0 and file.exists():
-            self._attempt(lambda: self.run.log({"step": step, "rollouts": completions_table(read_lines(file))}))
+        if step % self.steps_between_tables == 0 and file.exists():
+            self._send(step, {"rollouts": str(file)})
 
     def health(self, event: HealthEvent) -> None:
         if self.run is not None:
@@ -62,27 +71,33 @@ class WandbTracker:
             self._attempt(lambda: self.run.alert(title=title, text=event.message, level=level))
 
     def close(self) -> None:
-        if self.run is not None:
-            self._attempt(self.run.finish)
-
-    def _log(self, step: int, metrics: Metrics) -> None:
-        if self.run is not None:
-            measured = {key: value for key, value in metrics.items() if value is not None}
-            self._attempt(lambda: self.run.log({"step": step, **measured}))
-
-    def _attempt(self, call: Callable[[], Any]) -> Any:
+        self.queue.put(None)
         try:
-            return call()
-        except Exception as error:
-            if not self.warned:
-                reason, place = str(error).partition("\n")[0], self.folder.path
-                warnings.warn(
-                    f"wandb: {type(error).__name__}: {reason}; the run goes on. Its figures are in {place}; what wandb "
-                    f"keeps of them is in {place}/wandb, for `wandb sync`",
-                    stacklevel=3,
-                )
-            self.warned = True
-            return None
+            self.process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)  # of its own session, so wandb's service goes too
+            self.process.wait()
+            warnings.warn(
+                f"wandb: not done {CLOSE_TIMEOUT_S:.0f} s after the run's end, so ended; what it kept is in "
+                f"{self.folder.path}/wandb, for `wandb sync`, and all figures are in {self.folder.path}",
+                stacklevel=2,
+            )
+
+    def _send(self, step: int, figures: dict[str, Any]) -> None:
+        if self.feeder.is_alive():
+            self.queue.put({"step": step} | {key: value for key, value in figures.items() if value is not None})
+
+
+def feed(queue: "SimpleQueue[dict[str, Any] | None]", pipe: IO[bytes]) -> None:
+    """A JSON line each, until None or until the process is gone, which has then said why. A process that waits for its
+    server leaves the pipe full: that holds up the thread of this function alone."""
+    try:
+        with pipe:
+            while (message := queue.get()) is not None:
+                pipe.write(json.dumps(message, default=float).encode() + b"\n")
+                pipe.flush()
+    except OSError:
+        return
 
 
 def check_login() -> None:
@@ -96,72 +111,3 @@ def check_login() -> None:
         raise UserError(f"tracking.wandb=online: {error}; {LOGIN_REMEDY}") from None
     if not found:
         raise UserError(f"tracking.wandb=online, but wandb has no API key; {LOGIN_REMEDY}")
-
-
-def start_wandb(folder: RunFolder, manifest: Manifest, config: TrackingConfig, mode: WandbMode) -> Any:
-    """Open the wandb run of this run folder, the same one again after a resume."""
-    import wandb  # takes over a second, and only some runs ask for it
-
-    os.environ.setdefault("WANDB_DATA_DIR", str((folder.path / "wandb").resolve()))  # of artifacts; else ~/.local/share
-    run = wandb.init(
-        project=config.wandb_project,
-        name=folder.path.resolve().name,
-        id=run_id(manifest),
-        resume="allow",
-        mode=mode.value,
-        dir=str(folder.path),
-        config=manifest,
-        settings=wandb.Settings(
-            console="off",  # capturing the terminal would break the live display
-            silent=True,
-            disable_git=True,  # the code is in the manifest already
-            save_code=False,
-            init_timeout=INIT_TIMEOUT_S,
-            finish_timeout=FINISH_TIMEOUT_S,
-            finish_timeout_raises=True,
-        ),
-    )
-    # Steps that a resume repeats are logged again: wandb's own counter would refuse them.
-    run.define_metric("step")
-    run.define_metric("*", step_metric="step")
-    return run
-
-
-def start_offline(folder: RunFolder, manifest: Manifest, config: TrackingConfig) -> Any:
-    """After a start that failed: wandb's service holds on to the run's id until it is ended."""
-    import wandb
-
-    wandb.teardown()
-    return start_wandb(folder, manifest, config, WandbMode.offline)
-
-
-def manifest_artifact(folder: RunFolder, manifest: Manifest) -> Any:
-    """What the run is, as files. wandb makes a new version of it where a file differs, as the manifest does after each
-    resume."""
-    import wandb
-
-    artifact = wandb.Artifact(f"run-manifest-{run_id(manifest)}", type="run-manifest")
-    for file in (folder.manifest_file, folder.recipe_file, folder.patch_file, folder.requirements_file):
-        if file.exists():
-            artifact.add_file(str(file))
-    return artifact
-
-
-def completions_table(records: Sequence[dict[str, Any]]) -> Any:
-    """Records of rollouts/ as a table; long texts lose their middle."""
-    import wandb
-
-    columns: list[str | int] = list(records[0]) if records else []
-    return wandb.Table(columns=columns, data=[[_bounded(value) for value in record.values()] for record in records])
-
-
-def _bounded(value: Any) -> Any:
-    if not isinstance(value, str) or len(value) <= MOST_CHARACTERS:
-        return value
-    half = MOST_CHARACTERS // 2
-    return f"{value[:half]} [… {len(value) - 2 * half} characters …] {value[-half:]}"
-
-
-def run_id(manifest: Manifest) -> str:
-    """16 characters that stay the same over the run's resumes and differ between runs."""
-    return hashlib.sha256(manifest["started"].encode()).hexdigest()[:16]

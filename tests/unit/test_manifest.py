@@ -25,7 +25,7 @@ from dapo_cli.tracking.provenance import (
     uncommitted,
 )
 from dapo_cli.tracking.run_folder import RunFolder
-from dapo_cli.tracking.wandb_tracker import run_id
+from dapo_cli.tracking.wandb_worker import run_id
 
 RECIPE = {
     "run": {"dir": "runs/a", "seed": 0, "steps": 60, "threads": None},
@@ -307,7 +307,7 @@ def test_file_sha256_streams(tmp_path):
 
 
 def test_the_tracking_modules_load_neither_torch_nor_wandb():
-    modules = "file_tracker, console, wandb_tracker, summary, manifest, provenance, trackers"
+    modules = "file_tracker, console, wandb_tracker, wandb_worker, summary, manifest, provenance, trackers"
     loaded = "'torch' in sys.modules or 'wandb' in sys.modules"
     script = f"import sys; from dapo_cli.tracking import {modules}; sys.exit({loaded})"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from dapo_cli.config.schema import TrackingConfig, WandbMode
+from dapo_cli.tracking import wandb_tracker
 from dapo_cli.tracking.file_tracker import FileTracker
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.tracking.trackers import Trackers
-from dapo_cli.tracking.wandb_tracker import MOST_CHARACTERS, WandbTracker, completions_table, run_id
+from dapo_cli.tracking.wandb_tracker import WandbTracker
+from dapo_cli.tracking.wandb_worker import MOST_CHARACTERS, Worker, completions_table, run_id
+from tests.unit import report_folders
 from tests.unit.test_tracking import run_tracker, step_figures
 from tests.unit.wandb_file import artifacts, history, stored_records
 
@@ -23,7 +27,7 @@ KEY = "a" * 40
 
 
 def manifest_of(steps: int, **more: object) -> dict:
-    return {"started": "2026", "recipe": {"run": {"seed": 5, "steps": steps}}, "resumes": [], **more}
+    return report_folders.manifest_of(report_folders.recipe_with(5, steps)) | more
 
 
 def start_folder(path: Path, manifest: dict) -> RunFolder:
@@ -76,7 +80,7 @@ def test_a_changed_manifest_is_another_version_of_the_same_runs_artifact(tmp_pat
     for name, changes in (("a", []), ("b", []), ("c", ["optimizer.lr: 1 in the run folder, 2 now"])):
         manifest = manifest_of(4, resumes=[{"step": 2, "changes": changes}])
         folder = start_folder(tmp_path / name, manifest)
-        WandbTracker(folder, manifest, OFFLINE).close()
+        Worker(folder, WandbMode.offline, "a-project").work([])
         found = [record.artifact for record in stored_records(stored_file(folder)) if record.HasField("artifact")]
         digests += [(artifact.name, artifact.digest) for artifact in found]
     assert digests[0] == digests[1] != digests[2] and digests[0][0] == digests[2][0]
@@ -90,28 +94,33 @@ def test_long_texts_lose_their_middle_in_a_table() -> None:
     assert [row[1] for row in table.data] == [shortened, text[5:]]
 
 
-def test_a_wandb_that_fails_is_warned_of_once_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_wandb_that_fails_is_told_once_and_ends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = TrackingConfig(wandb=WandbMode.offline, wandb_project="a/b")
-    with pytest.warns(UserWarning, match="the run goes on") as caught:
-        run_tracker(WandbTracker(RunFolder(tmp_path), manifest_of(2), config))
-    assert len(caught) == 1
+    tracker = WandbTracker(start_folder(tmp_path, manifest_of(2)), manifest_of(2), config)
+    tracker.process.wait(60)
+    run_tracker(tracker)
+    told = capfd.readouterr().err
+    assert told.count("the run goes on") == 1 and "Traceback" not in told
+
+
+def test_a_wandb_that_waits_for_ever_holds_up_no_step_and_not_the_end(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(wandb_tracker, "CLOSE_TIMEOUT_S", 0.5)
+    tracker = WandbTracker(start_folder(tmp_path, manifest_of(2)), manifest_of(2), OFFLINE)
+    os.kill(tracker.process.pid, signal.SIGSTOP)
+    for step in range(200):  # more than a pipe holds
+        tracker.step(step, {f"a/figure_of_a_long_name_{place}": 0.5 for place in range(50)})
+    with pytest.warns(UserWarning, match="wandb: not done"):
+        tracker.close()
+    assert tracker.process.returncode == -signal.SIGKILL
 
 
 UNREACHABLE = """
-import sys, warnings
-from dapo_cli.config.schema import TrackingConfig, WandbMode
-from dapo_cli.tracking import wandb_tracker
-from dapo_cli.tracking.run_folder import RunFolder
-from tests.unit.test_tracking import run_tracker
-from tests.unit.test_wandb import manifest_of
-wandb_tracker.INIT_TIMEOUT_S = 1.0
-wandb_tracker.check_login()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always", UserWarning)
-    config = TrackingConfig(wandb=WandbMode.online)
-    run_tracker(wandb_tracker.WandbTracker(RunFolder(sys.argv[1]), manifest_of(2), config))
-(warning,) = [str(each.message) for each in caught if "wandb" in str(each.message)]
-assert "the run goes on" in warning and "wandb sync" in warning, warning
+import sys
+from dapo_cli.tracking import wandb_worker
+from dapo_cli.tracking.wandb_tracker import check_login
+check_login()
+wandb_worker.INIT_TIMEOUT_S = 1.0
+wandb_worker.main(sys.argv[1], "online", "a-project")
 """
 
 
@@ -122,14 +131,17 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def test_a_server_that_cannot_be_reached_leaves_the_files_for_a_later_sync(tmp_path: Path) -> None:
+    start_folder(tmp_path / "run", manifest_of(2))
     result = subprocess.run(
         [sys.executable, "-c", UNREACHABLE, str(tmp_path / "run")],
+        input='{"step": 1, "judged/accuracy": 0.5}\n{"step": 2, "judged/accuracy": NaN}\n',
         env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY=KEY),
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert result.returncode == 0, result.stderr
+    assert result.stderr.count("the run goes on") == 1 and "wandb sync" in result.stderr
     rows = history(stored_records(stored_file(RunFolder(tmp_path / "run"))))
     assert {row["step"] for row in rows if "judged/accuracy" in row} == {1, 2}
 

@@ -1,5 +1,6 @@
 """`dapo watch`: dots by hand, a frame from run folders in every state, and the command on a terminal and in a pipe."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -14,7 +15,6 @@ import sys
 import termios
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -302,7 +302,7 @@ class Terminal:
 
     def end(self) -> tuple[int, str]:
         """Exit code, and what stays on the screen."""
-        with suppress(OSError):  # the other end is closed
+        with contextlib.suppress(OSError):  # the other end is closed
             self.read_until("\0")
         left = self.seen.rsplit("\x1b[?1049l", 1)[-1]  # the alternate screen is left
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", left)

@@ -109,6 +109,8 @@ class TabularLab(BaseLearner):
     def _own_micro_batches(self, sequences: Sequence[TokenSequence]) -> Iterator[MicroBatch]:
         """All of them as one micro-batch, whose token m is the prompt of completion m."""
         nothing = torch.empty(0, dtype=torch.int64)
+        if not sequences:
+            return
         rows_M = torch.tensor([sequence.prompt_ids[0] for sequence in sequences], device=self.world.device)
         yield MicroBatch(
             token_ids_M=rows_M,

@@ -69,6 +69,10 @@ def test_a_table_without_chance_has_the_rates_of_its_formula() -> None:
     assert make_table(drawn).record["sha256"] != make_table(replace(drawn, seed=1)).record["sha256"]
 
 
+def test_a_step_in_which_every_group_is_solved_scores_nothing() -> None:
+    assert make_lab(make_table(TabularModel(prompts=2))).score([], step=1) == ([], None)
+
+
 def test_expected_accuracy_is_the_mean_probability_of_the_right_answer() -> None:
     rows = np.log([[0.5, 0.25, 0.25], [0.02, 0.9, 0.08]]).astype(np.float32)
     table = Table(rows, np.array([0, 0]))

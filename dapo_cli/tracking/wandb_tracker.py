@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,11 +16,12 @@ from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.protocols import Metrics
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
-from dapo_cli.tracking.wandb_worker import FINISH_TIMEOUT_S
+from dapo_cli.tracking.wandb_worker import GIVE_UP_S, kill_children
 from dapo_cli.types import Group
 
-CLOSE_TIMEOUT_S = FINISH_TIMEOUT_S + 15.0  # of the process, which also has to send what is still queued
+CLOSE_TIMEOUT_S = GIVE_UP_S + 10.0  # of the process, which should have ended itself
 MOST_TABLES = 20  # of completions over a whole run
+WORKER = "dapo_cli.tracking.wandb_worker"
 LOGIN_REMEDY = "set WANDB_API_KEY, run `wandb login`, or take tracking.wandb=offline and `wandb sync` later"
 
 
@@ -37,11 +37,12 @@ class WandbTracker:
         self.folder = folder
         self.steps_between_tables = -(-manifest["recipe"]["run"]["steps"] // MOST_TABLES)
         arguments = (str(folder.path), config.wandb.value, config.wandb_project)
-        work = f"from dapo_cli.tracking.wandb_worker import main; main(*{arguments!r})"
+        own_service = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # to be ended
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {work}"],
+            python(f"worker.main(*{arguments!r})"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            env={**own_service, "WANDB_SILENT": "true"},
             start_new_session=True,  # Ctrl-C is for the run, which then ends this process in its own time
         )
         assert self.process.stdin is not None
@@ -75,13 +76,10 @@ class WandbTracker:
         try:
             self.process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)  # of its own session, so wandb's service goes too
+            kill_children(self.process.pid)
+            self.process.kill()
             self.process.wait()
-            warnings.warn(
-                f"wandb: not done {CLOSE_TIMEOUT_S:.0f} s after the run's end, so ended; what it kept is in "
-                f"{self.folder.path}/wandb, for `wandb sync`, and all figures are in {self.folder.path}",
-                stacklevel=2,
-            )
+            warnings.warn(f"wandb: its process hung and was ended; all figures are in {self.folder.path}", stacklevel=2)
 
     def _send(self, step: int, figures: dict[str, Any]) -> None:
         if self.feeder.is_alive():
@@ -100,14 +98,17 @@ def feed(queue: "SimpleQueue[dict[str, Any] | None]", pipe: IO[bytes]) -> None:
         return
 
 
-def check_login() -> None:
-    """Raises UserError where an online run would find no key. Whether its server takes it is not asked."""
-    import wandb
+def python(call: str) -> list[str]:
+    """A fresh interpreter with this one's import path that makes one call into `wandb_worker`."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {WORKER} as worker; {call}"]
 
-    wandb.setup(wandb.Settings(silent=True, mode="online"))  # whatever WANDB_MODE says, as for the run
-    try:
-        found = wandb.login(prompt=False, verify=False)
-    except wandb.errors.AuthenticationError as error:
-        raise UserError(f"tracking.wandb=online: {error}; {LOGIN_REMEDY}") from None
-    if not found:
-        raise UserError(f"tracking.wandb=online, but wandb has no API key; {LOGIN_REMEDY}")
+
+def check_login() -> None:
+    """Raises UserError where an online run would find no key. Whether its server takes it is not asked.
+
+    Asked in a process of its own: wandb starts its service for it, which holds up the end of whoever started it.
+    """
+    asked = subprocess.run(python("print(worker.login_problem() or '')"), capture_output=True, text=True)
+    problem = asked.stdout.strip() if asked.returncode == 0 else asked.stderr.strip().rpartition("\n")[2]
+    if problem:
+        raise UserError(f"tracking.wandb=online: {problem}; {LOGIN_REMEDY}")

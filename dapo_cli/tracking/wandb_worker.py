@@ -1,12 +1,16 @@
-"""The process that speaks to Weights & Biases for a run: figures on its standard input, a JSON line each."""
+"""The process that speaks to Weights & Biases for a run: figures come on its standard input, a JSON line each."""
 
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from dapo_cli.config.schema import WandbMode
@@ -15,7 +19,8 @@ from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
 
 INIT_TIMEOUT_S = 10.0  # of an answer from the server; wandb's own limit is 90 s
-FINISH_TIMEOUT_S = 30.0  # for what is not sent yet at the end; wandb waits for ever
+FINISH_TIMEOUT_S = 20.0  # for what is not sent yet at the end; wandb waits for ever
+GIVE_UP_S = 30.0  # after the last line: where the server is gone, an artifact makes wandb wait beyond its own limit
 MOST_CHARACTERS = 8000  # of one text in a table
 
 
@@ -37,13 +42,12 @@ class Worker:
         if self.run is not None:
             self._attempt(lambda: self.run.log_artifact(manifest_artifact(folder, manifest)))
 
-    def work(self, lines: Iterable[str]) -> None:
-        """Log each line's figures; "rollouts" is a file of completions, which becomes a table. Returns when all is sent
-        or FINISH_TIMEOUT_S after the last line."""
+    def work(self, messages: Iterable[dict[str, Any]]) -> None:
+        """Log the figures of each message; "rollouts" is a file of completions, which becomes a table."""
         if self.run is None:
             return
-        for line in lines:
-            self._attempt(partial(self._log, json.loads(line)))
+        for figures in messages:
+            self._attempt(partial(self._log, figures))
         self._attempt(self.run.finish)
 
     def _log(self, figures: dict[str, Any]) -> None:
@@ -130,10 +134,46 @@ def _bounded(value: Any) -> Any:
     return f"{value[:half]} [… {len(value) - 2 * half} characters …] {value[-half:]}"
 
 
+def login_problem() -> str | None:
+    """Why an online run could not log in, None where wandb has a key."""
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True, mode="online"))  # whatever WANDB_MODE says, as for the run
+    try:
+        return None if wandb.login(prompt=False, verify=False) else "wandb has no API key"
+    except wandb.errors.AuthenticationError as error:
+        return str(error)
+
+
 def run_id(manifest: Manifest) -> str:
     """16 characters that stay the same over the run's resumes and differ between runs."""
     return hashlib.sha256(manifest["started"].encode()).hexdigest()[:16]
 
 
 def main(folder: str, mode: str, project: str) -> None:
-    Worker(RunFolder(folder), WandbMode(mode), project).work(sys.stdin)
+    """Ends GIVE_UP_S after its input does, whatever wandb waits for, and also where the run was killed."""
+    queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    threading.Thread(target=receive, args=(sys.stdin, queue, folder), daemon=True).start()
+    Worker(RunFolder(folder), WandbMode(mode), project).work(iter(queue.get, None))
+
+
+def receive(lines: Iterable[str], queue: "SimpleQueue[dict[str, Any] | None]", folder: str) -> None:
+    for line in lines:
+        queue.put(json.loads(line))
+    queue.put(None)
+    time.sleep(GIVE_UP_S)
+    print(
+        f"Warning: wandb: not done {GIVE_UP_S:.0f} s after the run's end, so ended. All figures are in {folder}; what "
+        f"wandb kept of them is in {folder}/wandb, for `wandb sync`",
+        file=sys.stderr,
+        flush=True,
+    )
+    kill_children(os.getpid())
+    os._exit(1)
+
+
+def kill_children(pid: int) -> None:
+    """wandb's service, which outlives its parent and goes on trying. Linux alone lists the children of a process."""
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in file.read_text().split():
+            os.kill(int(child), signal.SIGKILL)

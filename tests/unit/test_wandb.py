@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -106,12 +107,55 @@ def test_a_wandb_that_fails_is_told_once_and_ends_nothing(tmp_path: Path, capfd:
 def test_a_wandb_that_waits_for_ever_holds_up_no_step_and_not_the_end(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(wandb_tracker, "CLOSE_TIMEOUT_S", 0.5)
     tracker = WandbTracker(start_folder(tmp_path, manifest_of(2)), manifest_of(2), OFFLINE)
+    assert (service := started_service(tracker.process.pid))
     os.kill(tracker.process.pid, signal.SIGSTOP)
     for step in range(200):  # more than a pipe holds
         tracker.step(step, {f"a/figure_of_a_long_name_{place}": 0.5 for place in range(50)})
-    with pytest.warns(UserWarning, match="wandb: not done"):
+    with pytest.warns(UserWarning, match="wandb: its process hung"):
         tracker.close()
-    assert tracker.process.returncode == -signal.SIGKILL
+    assert tracker.process.returncode == -signal.SIGKILL and gone(service)
+
+
+def started_service(pid: int) -> int:
+    """The process of wandb's service, once a worker has it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            if children := file.read_text().split():
+                return int(children[0])
+        time.sleep(0.05)
+    raise AssertionError("no service")
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends; one that nobody waits for stays a zombie."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+HANGING = """
+import sys, threading
+from dapo_cli.tracking import wandb_worker
+wandb_worker.GIVE_UP_S = 0.5
+wandb_worker.Worker.work = lambda self, messages: threading.Event().wait()
+wandb_worker.main(sys.argv[1], "offline", "a-project")
+"""
+
+
+def test_the_process_gives_up_on_a_wandb_that_never_finishes(tmp_path: Path) -> None:
+    start_folder(tmp_path, manifest_of(2))
+    command = [sys.executable, "-c", HANGING, str(tmp_path)]
+    process = subprocess.Popen(command, env=environment(tmp_path), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    service = started_service(process.pid)
+    _, told = process.communicate(timeout=60)  # the pipe's other ends are closed, too: none is left that holds it
+    assert process.returncode == 1 and b"not done" in told and gone(service)
 
 
 UNREACHABLE = """

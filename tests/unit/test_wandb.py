@@ -154,6 +154,7 @@ def test_the_process_gives_up_on_a_wandb_that_never_finishes(tmp_path: Path) -> 
     command = [sys.executable, "-c", HANGING, str(tmp_path)]
     process = subprocess.Popen(command, env=environment(tmp_path), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     service = started_service(process.pid)
+    os.kill(service, signal.SIGSTOP)  # as deaf to its parent's end as one that waits for its server
     _, told = process.communicate(timeout=60)  # the pipe's other ends are closed, too: none is left that holds it
     assert process.returncode == 1 and b"not done" in told and gone(service)
 

@@ -66,10 +66,9 @@ class WandbTracker:
             self._send(step, {"rollouts": str(file)})
 
     def health(self, event: HealthEvent) -> None:
-        if self.run is not None:
-            level = "INFO" if event.event is EventKind.ended else "WARN"
-            title = f"{event.rule} {event.event.value.replace('_', ' ')} at step {event.step}"
-            self._attempt(lambda: self.run.alert(title=title, text=event.message, level=level))
+        level = "INFO" if event.event is EventKind.ended else "WARN"
+        title = f"{event.rule} {event.event.value.replace('_', ' ')} at step {event.step}"
+        self._send(event.step, {"alert": {"title": title, "text": event.message, "level": level}})
 
     def close(self) -> None:
         self.queue.put(None)

@@ -43,7 +43,8 @@ class Worker:
             self._attempt(lambda: self.run.log_artifact(manifest_artifact(folder, manifest)))
 
     def work(self, messages: Iterable[dict[str, Any]]) -> None:
-        """Log the figures of each message; "rollouts" is a file of completions, which becomes a table."""
+        """Log the figures of each message; "rollouts" is a file of completions, which becomes a table, and "alert" is one
+        by itself."""
         if self.run is None:
             return
         for figures in messages:
@@ -51,6 +52,9 @@ class Worker:
         self._attempt(self.run.finish)
 
     def _log(self, figures: dict[str, Any]) -> None:
+        if alert := figures.get("alert"):
+            self.run.alert(**alert)
+            return
         if file := figures.get("rollouts"):
             figures["rollouts"] = completions_table(read_lines(Path(file)))
         self.run.log(figures)

@@ -62,6 +62,11 @@ def test_offline_files_hold_figures_manifest_and_every_nth_sample(tmp_path: Path
         expected = {key: value for key, value in (metrics | timings).items() if value is not None}
         assert {key: figures[step, key] for key in expected} == expected
 
+    alerts = [record.alert for record in records if record.HasField("alert")]
+    assert [(alert.title, alert.text, alert.level) for alert in alerts] == [
+        ("verifier_failures began at step 2", "37 of 512 verdicts failed.", "WARN")
+    ]
+
     (files,) = artifacts(records, "run-manifest")
     assert {name: file.read_bytes() for name, file in files.items()} == {
         name: (tmp_path / name).read_bytes()

@@ -71,7 +71,7 @@ def saved_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
 
 
-@pytest.fixture(scope="module", params=["discard", "carry"])
+@pytest.fixture(scope="module", params=["discard", pytest.param("carry", marks=pytest.mark.slow)])
 def surplus(request) -> str:
     return f"sampler.surplus={request.param}"
 

@@ -60,7 +60,8 @@ def alarms(events: Sequence[dict[str, Any]], where: str) -> list[Alarm]:
             before = "was on already" if rule in on else "was not on"
             raise UserError(f"{place}: {rule} {event.value}, but it {before}; restore the file")
         if event is EventKind.ended:
-            found[on[rule]] = replace(found[on.pop(rule)], ended=step)
+            begun = on.pop(rule)
+            found[begun] = replace(found[begun], ended=step)
             continue
         alarm = Alarm(rule, record["since"], step, record["action"], record["message"], record["figures"])
         if event is EventKind.began:

@@ -65,9 +65,6 @@ class RewardShaper(Protocol):
 class Learner(Protocol):
     """Each method is collective: every rank must call it, with the same groups."""
 
-    lr_factor: float
-    """What the recipe's learning rate is multiplied by."""
-
     def score(self, groups: Sequence[Group], step: int) -> tuple[list[ScoredGroup], float | None]:
         """pi_old of each group's tokens under the current weights, the reference model's log-probs where there is one,
         and the mean entropy per token in nats (None where there is no token)."""
@@ -80,8 +77,9 @@ class Learner(Protocol):
         sampling temperature or another one."""
         ...
 
-    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], step: int) -> "UpdateStats":
-        """One optimizer update on one mini-batch; `advantages[g][i]` is that of rollout i of group g."""
+    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], lr: float) -> "UpdateStats":
+        """One optimizer update on one mini-batch at the learning rate `lr`; `advantages[g][i]` is that of rollout i of
+        group g."""
         ...
 
     def take_model_flops(self) -> dict[str, float]:

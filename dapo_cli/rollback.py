@@ -1,7 +1,7 @@
 """A run to its end, over the rollbacks that its alarms ask for."""
 
 from dapo_cli.budget import Budget, read_budget
-from dapo_cli.health.event import HealthEvent
+from dapo_cli.health.event import HealthEvent, RolledBack
 from dapo_cli.health.monitor import Health
 from dapo_cli.interrupt import StopRequest
 from dapo_cli.protocols import Tracker
@@ -18,10 +18,10 @@ def train_to_the_end(
     recipe, world = parts.recipe, parts.world
     while True:
         budget, health = world.on_main(lambda: (read_budget(recipe.run, folder), read_health(parts, folder)))
-        ended = train(parts, tracker, start_step, budget, health, stop)
-        if not isinstance(ended, HealthEvent):
-            return ended, budget
-        start_step = roll_back(parts, folder, ended)
+        try:
+            return train(parts, tracker, start_step, budget, health, stop), budget
+        except RolledBack as rolled_back:
+            start_step = roll_back(parts, folder, rolled_back.event)
 
 
 def read_health(parts: Parts, folder: RunFolder) -> Health:

@@ -17,6 +17,7 @@ from dapo_cli.config.schema import Advantage, LearnerConfig, OptimizerConfig, Pr
 from dapo_cli.distributed.world import World
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.kinds import make_learner, reads_weights, weights_device
+from dapo_cli.learner.optim import learning_rate
 from dapo_cli.pretrained import without_weights
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
 
@@ -119,7 +120,8 @@ def _compare(learner: BaseLearner, oracle: BaseLearner | None, groups: list[Grou
     scored, _ = learner.score(groups, step)
     scored = _moved_away(scored, step)
     advantages = batch_advantages(groups, Advantage.group_std)
-    stats = learner.update(scored, advantages, step)
+    lr = learning_rate(learner.optimizer_config, step)
+    stats = learner.update(scored, advantages, lr)
     after = {name: weight.cpu() for name, weight in learner.named_weights()}
 
     def differences() -> Row:
@@ -131,7 +133,7 @@ def _compare(learner: BaseLearner, oracle: BaseLearner | None, groups: list[Grou
             for one, other in zip(scored, expected, strict=True)
             for ours, theirs in zip(one.old_logprobs, other.old_logprobs, strict=True)
         ]
-        exact = oracle.update(expected, advantages, step)
+        exact = oracle.update(expected, advantages, lr)
         weights = [
             ((after[name] - weight.cpu()).norm() / weight.cpu().norm().clamp(min=1e-12)).item()
             for name, weight in oracle.named_weights()

@@ -14,7 +14,7 @@ from dapo_cli.config.schema import HealthAction, Recipe
 from dapo_cli.distributed.world import World
 from dapo_cli.errors import RunStopped
 from dapo_cli.evaluation.evaluate import evaluate
-from dapo_cli.health.event import HealthEvent
+from dapo_cli.health.event import RolledBack
 from dapo_cli.health.monitor import Health, Response
 from dapo_cli.health.pause import wait_until_removed
 from dapo_cli.interrupt import StopRequest
@@ -26,7 +26,7 @@ from dapo_cli.tracking.clock import PhaseClock
 from dapo_cli.tracking.metrics import rollouts_of, step_metrics
 from dapo_cli.tracking.profiler import StepProfiler
 from dapo_cli.tracking.timings import RankTimings, peak_flops, peak_memory_bytes, step_timings
-from dapo_cli.types import Prompt
+from dapo_cli.types import Group, Prompt, ScoredGroup
 
 
 @dataclass
@@ -54,22 +54,31 @@ class Parts:
         self.engine.close()
 
 
-def train(
-    parts: Parts, tracker: Tracker, start_step: int, budget: Budget, health: Health, stop: StopRequest
-) -> int | HealthEvent:
-    """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
-    Returns the last step, an earlier one where the budget is spent, or the rollback that an alarm asks for.
+@dataclass(frozen=True)
+class _Trained:
+    """A step that has trained: its judged groups, those of them that were scored in it, and its batch; whether the run
+    ends with it."""
 
-    Raises RunStopped after saving where a signal or an alarm asks for it, OutOfSync where the engine does not follow
-    the learner. Collective: every rank must call.
+    number: int
+    judged: Sequence[Group]
+    fresh: Sequence[Group]
+    batch: Sequence[ScoredGroup]
+    last: bool
+
+    @property
+    def kept(self) -> list[Group]:
+        return [scored.group for scored in self.batch]
+
+
+def train(parts: Parts, tracker: Tracker, start_step: int, budget: Budget, health: Health, stop: StopRequest) -> int:
+    """Steps `start_step` + 1 to `run.steps`, each: rounds until the batch is full, pi_old, updates, weight sync.
+    Returns the last step, an earlier one where the budget is spent.
+
+    Raises RunStopped after saving where a signal or an alarm asks for it, RolledBack where an alarm asks for that,
+    OutOfSync where the engine does not follow the learner. Collective: every rank must call.
     """
-    recipe, engine, learner, sampler = parts.recipe, parts.engine, parts.learner, parts.sampler
-    world = parts.world
+    recipe, engine, learner, sampler, batches = parts.recipe, parts.engine, parts.learner, parts.sampler, parts.batches
     algorithm, clock = recipe.algorithm, PhaseClock()
-    device_peak = peak_flops(world.device, recipe.learner.compute_dtype)
-    batches = parts.batches
-    buffer_begins = buffer_start(recipe.overlong, recipe.sampling.max_tokens)
-    learner.lr_factor = health.lr_factor
     _sync(parts)
     if start_step == 0:
         _evaluate(parts, tracker, 0)
@@ -77,56 +86,40 @@ def train(
         if budget.spent:
             return step - 1
         clock.reset()
-        parts.profiler.begin(step)
-        judged = batches.take(step, clock)
-        engine.rest()
-        fresh, sampled, staleness = sampler.take(), sampler.metrics(), batches.staleness
-        batches.begin(step + 1)
-        with clock("score"):
-            scored, entropy = learner.score(fresh, step)
-        batch = sampler.batch(scored)
-        advantages = batch_advantages([each.group for each in batch], algorithm.advantage)
-        stats = UpdateStats()
-        with clock("update"):
-            for start in algorithm.passes * list(range(0, len(batch), algorithm.groups_per_update)):
-                part = slice(start, start + algorithm.groups_per_update)
-                stats = stats.merge(learner.update(batch[part], advantages[part], step))
-        if recipe.run.ahead:
-            with clock("wait"):
-                batches.wait()
-        with clock("sync"):
-            in_sync = _sync(parts)
+        learner.take_model_flops()  # of a step that was rolled back from
+        with parts.profiler(step):
+            judged = batches.take(step, clock)
+            engine.rest()
+            fresh, sampled, staleness = sampler.take(), sampler.metrics(), batches.staleness
+            batches.begin(step + 1)
+            with clock("score"):
+                scored, entropy = learner.score(fresh, step)
+            batch = sampler.batch(scored)
+            advantages = batch_advantages([each.group for each in batch], algorithm.advantage)
+            lr, stats = health.lr_factor * learning_rate(recipe.optimizer, step), UpdateStats()
+            with clock("update"):
+                for start in algorithm.passes * list(range(0, len(batch), algorithm.groups_per_update)):
+                    part = slice(start, start + algorithm.groups_per_update)
+                    stats = stats.merge(learner.update(batch[part], advantages[part], lr))
+            if recipe.run.ahead:
+                with clock("wait"):
+                    batches.wait()
+            with clock("sync"):
+                in_sync = _sync(parts) | ({"mismatch/staleness": staleness} if recipe.run.ahead else {})
 
-        kept = [scored.group for scored in batch]
-        lr = learner.lr_factor * learning_rate(recipe.optimizer, step)
-        policy = {"policy/entropy": entropy, "policy/lr": lr} | stats.metrics()
-        engines = mismatch_metrics(batch, recipe.correction) | in_sync
-        if recipe.run.ahead:
-            engines["mismatch/staleness"] = staleness
-        # The slowest rank's clock, so that all ranks agree.
-        budget.spend(len(rollouts_of(judged)), max(world.gather(clock.total)))
-        sampled[ROLLOUTS_TOTAL] = budget.rollouts
-        metrics = step_metrics(judged, kept, buffer_begins) | sampled | policy | engines
-        tracker.rollouts(step, judged, {group.prompt.uid for group in kept})
-        tracker.step(step, metrics)
-        response = _watch(parts, tracker, health, step, metrics)
-        if response.rolled_back:
-            parts.profiler.end(step)
-            return response.rolled_back
-        last = step == recipe.run.steps or budget.spent is not None
-        with clock("evaluate"):
-            if last or (recipe.eval.every and step % recipe.eval.every == 0):
-                _evaluate(parts, tracker, step)
-        # Read once: a signal that comes after the save waits for the next step.
-        stopping = next(filter(None, world.gather(stop.requested)), None)
-        with clock("checkpoint"):
-            if last or stopping or response.saves or step % recipe.checkpoint.every == 0:
-                parts.checkpoints.save(step, learner, batches.sampler_state(), for_good=response.for_good)
-        own = RankTimings({**clock.seconds, "step": clock.total}, peak_memory_bytes(), learner.take_model_flops())
-        parts.profiler.end(step)
-        tracker.timings(step, step_timings(world.gather(own), judged, fresh, kept, device_peak))
+            # The slowest rank's clock, so that all ranks agree.
+            budget.spend(len(rollouts_of(judged)), max(parts.world.gather(clock.total)))
+            sampled[ROLLOUTS_TOTAL] = budget.rollouts
+            policy = {"policy/entropy": entropy, "policy/lr": lr} | stats.metrics()
+            last = step == recipe.run.steps or budget.spent is not None
+            trained = _Trained(step, judged, fresh, batch, last)
+            metrics = _figures(recipe, trained, sampled | policy, in_sync)
+            tracker.rollouts(step, judged, {group.prompt.uid for group in trained.kept})
+            tracker.step(step, metrics)
+            response = _watch(parts, tracker, health, step, metrics)
+            signal = _finish(parts, tracker, trained, response, clock, stop)
         if not last:
-            _end_early(parts, response, step, stopping, stop)
+            _end_early(parts, response, step, signal, stop)
     return recipe.run.steps
 
 
@@ -136,14 +129,50 @@ def _sync(parts: Parts) -> Metrics:
     return parts.canary.check() if parts.canary else {}
 
 
+def _figures(recipe: Recipe, step: _Trained, policy: Metrics, in_sync: Metrics) -> Metrics:
+    """A line of metrics.jsonl."""
+    groups = step_metrics(step.judged, step.kept, buffer_start(recipe.overlong, recipe.sampling.max_tokens))
+    return groups | policy | mismatch_metrics(step.batch, recipe.correction) | in_sync
+
+
 def _watch(parts: Parts, tracker: Tracker, health: Health, step: int, metrics: Metrics) -> Response:
-    """What the step's figures say of the run's health, and what is to be done about it. A rollback undoes the step, and
-    with it all else that is said of it."""
-    events = health.feed(step, metrics)
-    response = health.respond(events, parts.world.on_main(parts.checkpoints.steps) if events else [])
-    for event in [response.rolled_back] if response.rolled_back else events:
-        tracker.health(event)
+    """What the step's figures say of the run's health, and what is to be done about it, as the main rank judges.
+
+    Raises RolledBack where that is a rollback, which undoes the step, and with it all else that is said of it.
+    Collective: every rank must call.
+    """
+
+    def judge() -> Response:
+        events = health.feed(step, metrics)
+        response = health.respond(events, parts.checkpoints.steps() if events else [])
+        for event in [response.rolled_back] if response.rolled_back else events:
+            tracker.health(event)
+        return response
+
+    response = parts.world.on_main(judge)
+    if response.rolled_back:
+        raise RolledBack(response.rolled_back)
     return response
+
+
+def _finish(
+    parts: Parts, tracker: Tracker, step: _Trained, response: Response, clock: PhaseClock, stop: StopRequest
+) -> str | None:
+    """Evaluate, save and tell of the time where it is due. Returns the name of a signal that asked any rank to stop.
+    Collective: every rank must call."""
+    recipe, world, number = parts.recipe, parts.world, step.number
+    with clock("evaluate"):
+        if step.last or (recipe.eval.every and number % recipe.eval.every == 0):
+            _evaluate(parts, tracker, number)
+    # Read once: a signal that comes after the save waits for the next step.
+    signal = next(filter(None, world.gather(stop.requested)), None)
+    with clock("checkpoint"):
+        if step.last or signal or response.saves or number % recipe.checkpoint.every == 0:
+            parts.checkpoints.save(number, parts.learner, parts.batches.sampler_state(), for_good=response.for_good)
+    own = RankTimings({**clock.seconds, "step": clock.total}, peak_memory_bytes(), parts.learner.take_model_flops())
+    peak = peak_flops(world.device, recipe.learner.compute_dtype)
+    tracker.timings(number, step_timings(world.gather(own), step.judged, step.fresh, step.kept, peak))
+    return signal
 
 
 def _end_early(parts: Parts, response: Response, step: int, signal: str | None, stop: StopRequest) -> None:

@@ -14,7 +14,8 @@ from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.objective import UpdateStats
 from dapo_cli.config.schema import Advantage
 from dapo_cli.config.shipped import model_folder
-from dapo_cli.protocols import Learner
+from dapo_cli.learner.base import BaseLearner
+from dapo_cli.learner.optim import learning_rate
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -75,10 +76,10 @@ def eq_9(scored: list[ScoredGroup]) -> list[list[float]]:
     return batch_advantages([each.group for each in scored], Advantage.group_std)
 
 
-def train_on(learner: Learner, groups: list[Group], step: int) -> UpdateStats:
+def train_on(learner: BaseLearner, groups: list[Group], step: int) -> UpdateStats:
     """pi_old, then one update."""
     scored, _ = learner.score(groups, step)
-    return learner.update(scored, eq_9(scored), step)
+    return learner.update(scored, eq_9(scored), learning_rate(learner.optimizer_config, step))
 
 
 def make_scored(group: Group, born_step: int = 1, logprob: float = -3.0) -> ScoredGroup:

@@ -43,3 +43,11 @@ class HealthEvent:
     def record(self) -> dict[str, Any]:
         """In JSON's types, but for numbers that are not finite."""
         return asdict(self) | {"event": self.event.value, "action": self.action.value}
+
+
+class RolledBack(Exception):
+    """An alarm takes the run back to before its signs."""
+
+    def __init__(self, event: HealthEvent) -> None:
+        super().__init__(event.message)
+        self.event = event

@@ -1,7 +1,7 @@
 """The rules step by step: alarms begin once, are said once while they last, and end; and what is done about them.
 
-Every rank feeds its own monitor with the same figures, and no clock is read: so all decide alike, and a run that goes
-on from files says what an uninterrupted one says.
+No clock is read: a run that goes on from files says what an uninterrupted one says. One rank alone judges, for all:
+figures that differ by a rounding on unlike processors could lie on either side of a threshold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from dapo_cli.config.schema import HealthAction, HealthConfig
 from dapo_cli.health.event import EventKind, HealthEvent
 from dapo_cli.health.rules import RULES
 from dapo_cli.health.window import Record
+from dapo_cli.wording import counted
 
 SEVERITY = list(HealthAction)
 
@@ -99,7 +100,7 @@ class Health:
             why = f"No checkpoint of before step {first.since} is there to roll back to."
             return Response(HealthAction.stop, f"{reason} {why}", for_good)
         if len(self.rollbacks) >= self.config.max_rollbacks:
-            why = f"The run has been rolled back {len(self.rollbacks)} times (health.max_rollbacks)."
+            why = f"The run has been rolled back {counted(len(self.rollbacks), 'time')} (health.max_rollbacks)."
             return Response(HealthAction.stop, f"{reason} {why}", for_good)
         return Response(first.action, reason, rolled_back=self._rolled_back(first, max(good)))
 

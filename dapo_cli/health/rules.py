@@ -1,7 +1,8 @@
 """The failure modes of a run by their signs: each rule is a function of the last steps' figures and its thresholds.
 
 A window holds lines of metrics.jsonl in the order of their steps, the latest one last. None means no alarm. What was
-not measured is no sign. docs/health.md says where the thresholds come from.
+not measured is no sign. Figures have the names of the metrics that they are of. docs/health.md says where the
+thresholds come from.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from dapo_cli.config.schema import (
 )
 from dapo_cli.health.event import Signs
 from dapo_cli.health.window import Course, Record, average, number, numbers, trailing
+from dapo_cli.wording import counted
 
 ACCURACY, ENTROPY = "judged/accuracy", "policy/entropy"
 INFORMATIVE, NGRAMS = "sampler/informative_rate", "repetition/ngram_share"
 PENALTY, IN_BUFFER, TRUNCATED = "judged/length_penalty", "length/in_buffer", "judged/truncated"
 MEAN_ABS, KL, GRAD_NORM = "mismatch/mean_abs", "mismatch/kl", "policy/grad_norm"
-NEVER_SOLVED, FAILED = "ledger/never_solved", "verifier/failed"
-FAILURE_CAUSES = f"{FAILED}_"
+NEVER_SOLVED, JUDGED = "ledger/never_solved", "sampler/rollouts_total"
+FAILED, FAILED_SHARE = "verifier/failed", "verifier/failed_share"
 
 
 def entropy_collapse(window: Sequence[Record], rule: EntropyCollapse) -> Signs | None:
@@ -48,11 +50,11 @@ def entropy_collapse(window: Sequence[Record], rule: EntropyCollapse) -> Signs |
             "algorithm.clip_high."
         ),
         figures={
-            "entropy_before": before,
-            "entropy": now,
-            "zero_variance_before": 1 - informative_before,
-            "zero_variance": 1 - informative,
-            "accuracy": accuracy,
+            f"{ENTROPY}_before": before,
+            ENTROPY: now,
+            f"{INFORMATIVE}_before": informative_before,
+            INFORMATIVE: informative,
+            ACCURACY: accuracy,
         },
     )
 
@@ -72,7 +74,7 @@ def entropy_explosion(window: Sequence[Record], rule: EntropyExplosion) -> Signs
             f"{ngrams_before:.1%} to {ngrams:.1%}: completions fall apart. Lower optimizer.lr or algorithm.clip_high, "
             "and read the step's completions in rollouts/."
         ),
-        figures={"entropy_before": before, "entropy": now, "ngrams_before": ngrams_before, "ngrams": ngrams},
+        figures={f"{ENTROPY}_before": before, ENTROPY: now, f"{NGRAMS}_before": ngrams_before, NGRAMS: ngrams},
     )
 
 
@@ -87,8 +89,8 @@ def resampling_spiral(window: Sequence[Record], rule: ResamplingSpiral) -> Signs
     return Signs(
         since=stretch[0]["step"],
         message=(
-            f"{rate:.0%} of the groups were informative over {len(stretch)} steps, at an accuracy of {accuracy:.0%}: "
-            f"{prompts} that can be learned from. "
+            f"{rate:.0%} of the groups were informative over {counted(len(stretch), 'step')}, at an accuracy "
+            f"of {accuracy:.0%}: {prompts} that can be learned from. "
             + (
                 "The data is nearly solved: give harder prompts, set sampler.skip_solved_above, or end the run."
                 if solved
@@ -96,7 +98,7 @@ def resampling_spiral(window: Sequence[Record], rule: ResamplingSpiral) -> Signs
                 "sampler.skip_hopeless_below."
             )
         ),
-        figures={"informative_rate": rate, "accuracy": accuracy, "steps": len(stretch)},
+        figures={INFORMATIVE: rate, ACCURACY: accuracy, "steps": len(stretch)},
     )
 
 
@@ -105,15 +107,15 @@ def length_runaway(window: Sequence[Record], rule: LengthRunaway) -> Signs | Non
     stretch = trailing(window, lambda record: (number(record, PENALTY) or 0.0) < -rule.mean_penalty)
     last = window[-1]
     if len(stretch) >= rule.steps:
-        penalty = -(average(stretch, PENALTY) or 0.0)
+        penalty = average(stretch, PENALTY) or 0.0
         return Signs(
             since=stretch[0]["step"],
             message=(
-                f"the length penalty took {penalty:.2f} off the mean reward over {len(stretch)} steps, with "
-                f"{_share(last, TRUNCATED)} of the completions cut: it teaches more than the answers do. Raise "
+                f"the length penalty took {-penalty:.2f} off the mean reward over {counted(len(stretch), 'step')}, "
+                f"with {_share(last, TRUNCATED)} of the completions cut: it teaches more than the answers do. Raise "
                 "sampling.max_tokens, or look for text that repeats itself in rollouts/."
             ),
-            figures={"penalty": penalty, "truncated": number(last, TRUNCATED), "steps": len(stretch)},
+            figures={PENALTY: penalty, TRUNCATED: number(last, TRUNCATED), "steps": len(stretch)},
         )
     key, place = (TRUNCATED, "cut") if number(last, IN_BUFFER) is None else (IN_BUFFER, "in Eq. 13's buffer")
     course = Course.of(window, key)
@@ -129,20 +131,19 @@ def length_runaway(window: Sequence[Record], rule: LengthRunaway) -> Signs | Non
             f"{average(course.earlier, 'length/mean'):,.0f} to {average(course.recent, 'length/mean'):,.0f} tokens): "
             "they run into sampling.max_tokens. Raise it, or look for text that repeats itself in rollouts/."
         ),
-        figures={f"{key.partition('/')[2]}_before": before, key.partition("/")[2]: now},
+        figures={f"{key}_before": before, key: now},
     )
 
 
 def verifier_failures(window: Sequence[Record], rule: VerifierFailures) -> Signs | None:
     """Rewards that say nothing of the answers, since no verdict was reached."""
-    stretch = trailing(window, lambda record: (number(record, "verifier/failed_share") or 0.0) > rule.failed_share)
+    stretch = trailing(window, lambda record: (number(record, FAILED_SHARE) or 0.0) > rule.failed_share)
     if not stretch:
         return None
     last = stretch[-1]
     failed, verdicts = last[FAILED], last[FAILED] + last["verifier/right"] + last["verifier/wrong"]
-    causes = {key.removeprefix(FAILURE_CAUSES): last[key] for key in last if key.startswith(FAILURE_CAUSES)}
-    del causes["share"]
-    named = ", ".join(f"{cause} {count}" for cause, count in causes.items() if count)
+    causes = {key: last[key] for key in last if key.startswith(f"{FAILED}_") and key != FAILED_SHARE and last[key]}
+    named = ", ".join(f"{key.removeprefix(f'{FAILED}_')} {count}" for key, count in causes.items())
     return Signs(
         since=stretch[0]["step"],
         message=(
@@ -150,7 +151,7 @@ def verifier_failures(window: Sequence[Record], rule: VerifierFailures) -> Signs
             "`outcome: failed` in rollouts/; raise reward.timeout_s or reward.memory_limit_mib where that is the "
             "cause, or mend the reward function."
         ),
-        figures={"failed": failed, "verdicts": verdicts} | {cause: count for cause, count in causes.items() if count},
+        figures={FAILED_SHARE: last[FAILED_SHARE], FAILED: failed, "verdicts": verdicts} | causes,
     )
 
 
@@ -168,28 +169,27 @@ def mismatch_drift(window: Sequence[Record], rule: MismatchDrift) -> Signs | Non
         since=stretch[0]["step"],
         message=(
             f"the engine's log-probs are {mean_abs:.3g} nats from the learner's on average (KL {kl:.3g}), and were too "
-            f"far for {len(stretch)} steps: it generates by other weights or other arithmetic. Look at rollout.dtype, "
-            "set correction.kind=truncated, or start again from a checkpoint."
+            f"far for {counted(len(stretch), 'step')}: it generates by other weights or other arithmetic. Look at "
+            "rollout.dtype, set correction.kind=truncated, or start again from a checkpoint."
         ),
-        figures={"mean_abs": mean_abs, "kl": kl, "steps": len(stretch)},
+        figures={MEAN_ABS: mean_abs, KL: kl, "steps": len(stretch)},
     )
 
 
 def grad_norm_spike(window: Sequence[Record], rule: GradNormSpike) -> Signs | None:
     """One gradient far beyond the others. One that is not finite never gets here: the learner stops at it."""
-    norm, before = number(window[-1], GRAD_NORM), numbers(window[:-1], GRAD_NORM)
-    if norm is None or len(before) < rule.steps or norm <= rule.factor * median(before):
+    norm = number(window[-1], GRAD_NORM)
+    before = [each for each in numbers(window[:-1], GRAD_NORM) if each > 0]  # 0: a step with nothing to learn from
+    if norm is None or len(before) < rule.steps or norm <= rule.factor * (usual := median(before)):
         return None
-    usual = median(before)
-    ratio = "" if not usual else f"{norm / usual:.1f} times "
     return Signs(
         since=window[-1]["step"],
         message=(
-            f"policy/grad_norm is {norm:.3g}, {ratio}the median {usual:.3g} of the {len(before)} steps before. One "
-            "spike may pass, since optimizer.max_grad_norm bounds it; where they come again, lower optimizer.lr or "
-            "raise optimizer.warmup_steps."
+            f"policy/grad_norm is {norm:.3g}, {norm / usual:.1f} times the median {usual:.3g} of the "
+            f"{counted(len(before), 'step')} before. One spike may pass, since optimizer.max_grad_norm bounds it; "
+            "where they come again, lower optimizer.lr or raise optimizer.warmup_steps."
         ),
-        figures={"grad_norm": norm, "median": usual, "steps": len(before)},
+        figures={GRAD_NORM: norm, f"{GRAD_NORM}_median": usual, "steps": len(before)},
     )
 
 
@@ -198,7 +198,7 @@ def zero_reward_cold_start(window: Sequence[Record], rule: ZeroRewardColdStart) 
     last = window[-1]
     if last["step"] < rule.steps or number(last, NEVER_SOLVED) != 1.0:
         return None
-    judged = last["sampler/rollouts_total"]
+    judged = last[JUDGED]
     return Signs(
         since=1,
         message=(
@@ -206,7 +206,7 @@ def zero_reward_cold_start(window: Sequence[Record], rule: ZeroRewardColdStart) 
             "at them in rollouts/: is the prompt's form the one that the verifier reads, are the gold answers right, "
             "can the model do the task at all?"
         ),
-        figures={"completions": judged, "steps": last["step"]},
+        figures={NEVER_SOLVED: 1.0, JUDGED: judged},
     )
 
 

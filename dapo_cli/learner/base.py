@@ -38,7 +38,7 @@ from dapo_cli.learner.flops import UPDATE, UPDATE_OF_ADAPTERS, ModelFlops
 from dapo_cli.learner.lora import without_adapters
 from dapo_cli.learner.loss_tokens import LossSequence, loss_tokens
 from dapo_cli.learner.micro_batches import MicroBatch, micro_batches
-from dapo_cli.learner.optim import LossScale, learning_rate
+from dapo_cli.learner.optim import LossScale
 from dapo_cli.types import Group, ScoredGroup, TokenSequence
 
 Out = TypeVar("Out")
@@ -74,7 +74,6 @@ class BaseLearner(ABC):
     policy: Any
     reference: Any = None
     mean_over_ranks = False  # whether gradients are averaged over ranks, which `_loss_factor` undoes
-    lr_factor = 1.0  # of the rollbacks so far
 
     def __init__(
         self, world: World, model: Any, objective: Objective, optimizer: OptimizerConfig, config: LearnerConfig
@@ -148,8 +147,9 @@ class BaseLearner(ABC):
         entropy_sum, tokens = sum(share[1] for share in shares), sum(share[2] for share in shares)
         return [scores[index] for index in range(len(sequences))], entropy_sum / tokens if tokens else None
 
-    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], step: int) -> UpdateStats:
-        """One optimizer update on one mini-batch, Eq. 8, 10, 12, or as the recipe's objective has it.
+    def update(self, groups: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]], lr: float) -> UpdateStats:
+        """One optimizer update on one mini-batch at the learning rate `lr`, Eq. 8, 10, 12, or as the recipe's objective
+        has it.
 
         `advantages[g][i]` is that of rollout i of group g. Truncated completions leave numerator and
         denominator where the recipe filters them. A mini-batch without a loss token changes nothing and counts no
@@ -176,7 +176,7 @@ class BaseLearner(ABC):
         stats = UpdateStats()
         for rank_stats in self.world.gather(own):
             stats = stats.merge(rank_stats)
-        stats.grad_norm = self._optimizer_step(self.lr_factor * learning_rate(self.optimizer_config, step))
+        stats.grad_norm = self._optimizer_step(lr)
         if math.isfinite(stats.grad_norm):
             if self.config.compute_dtype is Precision.float16:
                 self.loss_scale.after_update(finite=True)
@@ -185,7 +185,7 @@ class BaseLearner(ABC):
         if self.loss_scale.value > 1.0:  # beyond float16's range: left out, at a smaller scale next time
             self.loss_scale.after_update(finite=False)
             return self._no_update(skipped=1)
-        raise Diverged(f"the gradient of step {step} is not finite")
+        raise Diverged("the gradient is not finite")
 
     def _no_update(self, skipped: int = 0) -> UpdateStats:
         return UpdateStats(skipped=skipped, has_reference=self.objective.has_reference)

@@ -196,7 +196,7 @@ def _train(recipe: Recipe, parts: Parts, judged: Sequence[Group], clock: PhaseCl
     with clock("score"):
         scored, _ = parts.learner.score(chosen, step=1)
     with clock("update"):
-        parts.learner.update(scored, batch_advantages(chosen, algorithm.advantage), step=1)
+        parts.learner.update(scored, batch_advantages(chosen, algorithm.advantage), lr=recipe.optimizer.lr)
     return len(rollouts_of(chosen))
 
 

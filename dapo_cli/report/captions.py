@@ -2,11 +2,12 @@
 
 from dapo_cli.report.curves import NEAR, runs_to_draw, window
 from dapo_cli.report.figures import MOST_CURVES, points_drawn
-from dapo_cli.report.formats import FIGURES, counted
+from dapo_cli.report.formats import FIGURES
 from dapo_cli.report.results import TRAINING, Results
 from dapo_cli.report.runs import ACCURACY
 from dapo_cli.report.statistics import Basis
 from dapo_cli.report.words import scale_for
+from dapo_cli.wording import counted
 
 OUTCOME, OVER_STEPS, OVER_ROLLOUTS, DIFFICULTY = "outcome", "curves_over_steps", "curves_over_rollouts", "difficulty"
 ALTERNATIVES = {

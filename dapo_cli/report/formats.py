@@ -45,6 +45,7 @@ FIGURES = {
     "length/mean": Figure(
         "completion length", "tokens", "mean tokens of the judged completions, end of sequence included"
     ),
+    "length/in_buffer": Figure("in Eq. 13's buffer", "%", "share of the judged completions that Eq. 13 penalizes"),
     "sampler/informative_rate": Figure(
         "informative groups", "%", "share of judged groups with some, but not all, completions right"
     ),
@@ -166,11 +167,6 @@ def scale_of(key: str, values: Iterable[float | None] = ()) -> Scale:
 def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def quoted(names: Iterable[str]) -> list[str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dapo_cli.report.formats import counted
 from dapo_cli.report.runs import Run
 from dapo_cli.tracking.health_file import Alarm
+from dapo_cli.wording import counted
 
 AlarmRow = tuple[Run, Alarm]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dapo_cli.report.formats import counted
 from dapo_cli.report.runs import Run
 from dapo_cli.report.study import Changed, Point, Study, changes, decisive
 from dapo_cli.tracking.manifest import Manifest, jsonable, without_paths
+from dapo_cli.wording import counted
 
 SHOWN = 10  # characters of a hash
 NONE = "–"

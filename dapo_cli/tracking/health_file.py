@@ -15,8 +15,8 @@ NEEDED = ("step", "rule", "event", "since", "action", "message", "figures")
 @dataclass(frozen=True)
 class Alarm:
     """`since` is the first step of what the rule looks for, `raised` the step that gave the alarm, `ended` the one
-    that ended it, None while it is on. `figures` maps the metrics' names that the rule read to their values
-    when it was raised."""
+    that ended it, None while it is on. `figures` are those that the rule read when it was raised, by the names of their
+    metrics."""
 
     rule: str
     since: int
@@ -33,10 +33,11 @@ class Alarm:
 
     @property
     def steps(self) -> str:
-        """`since step 9`, `steps 9 to 15`, `steps 9 to 15, rolled back`."""
+        """`since step 9`, `steps 9 to 15`, `step 4`, `steps 9 to 15, rolled back`."""
         if self.ended is None:
             return f"since step {self.since}"
-        return f"steps {self.since} to {self.ended}" + (", rolled back" if self.rolled_back else "")
+        steps = f"step {self.since}" if self.since == self.ended else f"steps {self.since} to {self.ended}"
+        return steps + (", rolled back" if self.rolled_back else "")
 
 
 def read_alarms(file: Path) -> list[Alarm] | None:
@@ -48,20 +49,26 @@ def read_alarms(file: Path) -> list[Alarm] | None:
 
 
 def alarms(events: Sequence[dict[str, Any]], where: str) -> list[Alarm]:
-    """One alarm for each rule's `began` and what ended it. A rule that is on stays one alarm if it begins again, as
-    after a resume; an end without a beginning is an alarm by itself."""
+    """One alarm for each `began`, with the rule's next `ended`, and one for each rollback: that raised an alarm which
+    the steps that were kept know nothing of."""
     found: list[Alarm] = []
     on: dict[str, int] = {}  # rule -> its place in `found`
     for number, record in enumerate(events, start=1):
-        event = _event(record, f"{where}, line {number}")
-        rule, step = record["rule"], record["step"]
-        place = on.get(rule)
-        if place is None:
-            place = on[rule] = len(found)
-            found.append(Alarm(rule, record["since"], step, record["action"], record["message"], record["figures"]))
-        if event is not EventKind.began:
-            found[place] = replace(found[place], ended=step, rolled_back=event is EventKind.rolled_back)
-            del on[rule]
+        place = f"{where}, line {number}"
+        event, rule, step = _event(record, place), record["rule"], record["step"]
+        if event is not EventKind.rolled_back and (event is EventKind.began) == (rule in on):
+            before = "was on already" if rule in on else "was not on"
+            raise UserError(f"{place}: {rule} {event.value}, but it {before}; restore the file")
+        if event is EventKind.ended:
+            begun = on.pop(rule)
+            found[begun] = replace(found[begun], ended=step)
+            continue
+        alarm = Alarm(rule, record["since"], step, record["action"], record["message"], record["figures"])
+        if event is EventKind.began:
+            on[rule] = len(found)
+        else:
+            alarm = replace(alarm, ended=step, rolled_back=True)
+        found.append(alarm)
     return found
 
 

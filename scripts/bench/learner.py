@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.objective import Clip
-from dapo_cli.config.schema import FsdpLearner, LearnerConfig, OptimizerConfig, Precision, SingleLearner
+from dapo_cli.config.schema import Advantage, FsdpLearner, LearnerConfig, OptimizerConfig, Precision, SingleLearner
 from dapo_cli.distributed.launch import leave, started_by_launcher
 from dapo_cli.distributed.world import join_world
 from dapo_cli.learner.base import Objective
@@ -108,6 +109,7 @@ def main() -> None:
     optimizer = OptimizerConfig(lr=1e-6, warmup_steps=0)
     learner = make_learner(config, optimizer, objective, random_model(args.size, world, config), world)
     groups = random_groups(args, SIZES[args.size][-1])
+    advantages = batch_advantages(groups, Advantage.group_std)
     tokens = sum(len(rollout.completion.token_ids) for group in groups for rollout in group.rollouts)
     peak = peak_flops(world.device, config.compute_dtype)
 
@@ -115,7 +117,7 @@ def main() -> None:
     flops = {}
     for repeat in range(args.repeats + 1):
         (scored, _), took_score = timed(partial(learner.score, groups, repeat), world)
-        _, took_update = timed(partial(learner.update, scored, repeat), world)
+        _, took_update = timed(partial(learner.update, scored, advantages, optimizer.lr), world)
         flops = learner.take_model_flops()
         if repeat:
             seconds["score"].append(took_score)

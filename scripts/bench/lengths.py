@@ -202,10 +202,15 @@ def make_ways(args: argparse.Namespace) -> tuple[dict[str, Way], list[int]]:
         [rows[index] for index in places]
         for places in split_by_budget([len(row.token_ids) for row in rows], args.budget)
     ]
+    lr = learner.optimizer_config.lr
     ways = {
         "padded": padded_way(model, as_they_come, args.completion_logits),
         "sorted": padded_way(model, by_length, args.completion_logits),
-        "dapo": Way(learner.model, learner.optimizer, lambda: learner.update(scored, advantages, step=1).grad_norm),
+        "dapo": Way(
+            learner.model,
+            learner.optimizer,
+            lambda: learner.update(scored, advantages, lr).grad_norm,
+        ),
     }
     return ways, [len(row.old_logprobs) for row in rows]
 

@@ -99,7 +99,7 @@ def run_dapo(args) -> dict:
         with clock("update"):
             size = len(scored) // args.updates
             for start in range(0, len(scored), size):
-                learner.update(scored[start : start + size], advantages[start : start + size], step)
+                learner.update(scored[start : start + size], advantages[start : start + size], lr=1e-6)
         seconds.append({**clock.seconds, "step": clock.total})
         tokens.append(sum(len(c.token_ids) for samples in completions for c in samples))
     return report(seconds, tokens, base)

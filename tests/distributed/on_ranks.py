@@ -19,6 +19,7 @@ from dapo_cli.distributed.world import World, join_world
 from dapo_cli.errors import Diverged, UserError
 from dapo_cli.learner.base import BaseLearner, Objective
 from dapo_cli.learner.kinds import make_learner, reads_weights
+from dapo_cli.learner.optim import learning_rate
 from dapo_cli.learner.state import MOMENTS, read_tensors
 from dapo_cli.pretrained import without_weights
 from tests.conftest import eq_9, make_group, train_on
@@ -105,7 +106,7 @@ def build(
 def step(learner: BaseLearner, number: int) -> list[dict]:
     """pi_old of all mini-batches, then their updates: the figures of each."""
     scored = [learner.score(groups, number)[0] for groups in MINI_BATCHES]
-    return [learner.update(groups, eq_9(groups), number).metrics() for groups in scored]
+    return [learner.update(groups, eq_9(groups), learning_rate(OPTIMIZER, number)).metrics() for groups in scored]
 
 
 def figures(learner: BaseLearner, steps: range) -> dict:

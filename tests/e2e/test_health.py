@@ -76,7 +76,7 @@ def test_a_rollback_goes_on_before_the_signs_at_a_lower_rate(tmp_path, fails_at_
     assert toy(folder, *rollback) == 0
     shown = capsys.readouterr().out
     assert "warning, step 5: entropy_collapse: Too fast. Rolled back to step 3; the run goes on at 0.5 times" in shown
-    assert "health             entropy_collapse (step 5, rolled back)" in shown
+    assert "health             entropy_collapse (steps 4 to 5, rolled back)" in shown
     (event,) = lines(folder / "health.jsonl")
     assert event == json.loads((folder / "manifest.json").read_text())["rollbacks"][0]
     assert [line["policy/lr"] for line in lines(folder / "metrics.jsonl")] == [4.0] * 3 + [2.0] * 5
@@ -102,7 +102,7 @@ def test_a_run_that_cannot_roll_back_stops(tmp_path, fails_at_5, capsys):
     assert checkpoints(tmp_path / "none") == [4, 5]
     often = [fails_at_5 + "rollback", "checkpoint.keep=3", "health.rollback_lr_factor=0.9", "health.max_rollbacks=1"]
     assert toy(tmp_path / "often", *often) == STOPPED
-    assert "has been rolled back 1 times" in capsys.readouterr().err
+    assert "has been rolled back 1 time (health.max_rollbacks)" in capsys.readouterr().err
     rates = [line["policy/lr"] for line in lines(tmp_path / "often" / "metrics.jsonl")]
     assert rates == [4.0] * 3 + [0.9 * 4.0] * 2
     events = [(event["step"], event["event"]) for event in lines(tmp_path / "often" / "health.jsonl")]

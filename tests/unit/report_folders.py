@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dapo_cli.config.schema import HealthConfig
+from dapo_cli.health.event import Signs
+from dapo_cli.health.rules import RULES
+
 RECIPE: dict[str, Any] = {
     "run": {"dir": "runs/a", "seed": 0, "steps": 4, "threads": 1},
     "algorithm": {"clip_high": 0.2, "samples_per_prompt": 4},
@@ -65,9 +69,32 @@ def eval_line(step: int, accuracy: float, prompts: int = 100) -> dict[str, Any]:
     return {"step": step, "eval/accuracy": accuracy, "eval/standard_error": error, **counts}
 
 
-def health_event(step: int, rule: str, event: str, since: int, figure: str = "policy/entropy") -> dict[str, Any]:
+WINDOWS: dict[str, dict[str, Any]] = {
+    "entropy_collapse": {"policy/entropy": (0.5, 0.1), "sampler/informative_rate": (0.5, 0.25), "judged/accuracy": 0.3},
+    "entropy_explosion": {"policy/entropy": (0.5, 0.8), "repetition/ngram_share": (0.25, 0.3)},
+    "resampling_spiral": {"sampler/informative_rate": 0.1, "judged/accuracy": 0.3},
+    "length_runaway": {"length/in_buffer": (0.0, 0.2), "length/mean": 30.0},
+    "mismatch_drift": {"mismatch/mean_abs": 0.1, "mismatch/kl": 0.03},
+    "grad_norm_spike": {"policy/grad_norm": (0.1, 9.0)},
+}
+"""Figures that raise each rule's alarm, before and in the last two steps of five where they change."""
+
+
+def signs_of(rule: str) -> Signs:
+    """What the rule itself says of WINDOWS."""
+    window: list[dict[str, Any]] = [{"step": step} for step in range(1, 6)]
+    for record in window:
+        for key, values in WINDOWS[rule].items():
+            record[key] = values[record["step"] > 3] if isinstance(values, tuple) else values
+    found = RULES[rule](window, HealthConfig().rules()[rule])
+    assert found is not None
+    return found
+
+
+def health_event(step: int, rule: str, event: str, since: int) -> dict[str, Any]:
     """A line of health.jsonl."""
-    told = {"action": "note", "message": f"{figure} is off by <much>", "figures": {figure: 0.01}}
+    signs = signs_of(rule)
+    told = {"action": "note", "message": signs.message, "figures": signs.figures}
     return {"step": step, "rule": rule, "event": event, "since": since, **told}
 
 

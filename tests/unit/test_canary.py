@@ -84,7 +84,7 @@ def canary(engine, learner, prompts) -> Canary:
 
 def update(learner: SingleLearner, seed: int = 1) -> None:
     scored, _ = learner.score([make_group([6, 9, 12], [True, False, False], seed=seed)], step=1)
-    assert learner.update(scored, eq_9(scored), step=1).updates == 1
+    assert learner.update(scored, eq_9(scored), learner.optimizer_config.lr).updates == 1
 
 
 def sync(engine, learner) -> None:

@@ -228,7 +228,7 @@ def test_an_update_multiplies_each_token_s_loss_by_its_weight(model, scored, con
     reference = copy.deepcopy(model)
     loss, norm, bounded = oracle_update(reference, scored, config)
     assert bounded > 0
-    metrics = make_learner(model, config, budget).update(scored, eq_9(scored), step=1).metrics()
+    metrics = make_learner(model, config, budget).update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
     assert metrics["policy/loss"] == pytest.approx(loss, rel=1e-5)
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
     for expected, weight in zip(reference.parameters(), model.parameters(), strict=True):
@@ -252,8 +252,8 @@ def test_no_correction_does_not_read_the_engine_s_log_probs(model, scored):
         )
         for each in scored
     ]
-    one = make_learner(model, NONE).update(scored, eq_9(scored), step=1).metrics()
-    assert make_learner(other, None).update(agreeing, eq_9(agreeing), step=1).metrics() == one
+    one = make_learner(model, NONE).update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
+    assert make_learner(other, None).update(agreeing, eq_9(agreeing), OPTIMIZER.lr).metrics() == one
     assert_same_weights(model, other)
 
 
@@ -262,6 +262,6 @@ def test_where_engine_and_learner_agree_truncating_changes_nothing(model, scored
         for rollout, old in zip(each.group.rollouts, each.old_logprobs, strict=True):
             old[:] = rollout.completion.logprobs
     other = copy.deepcopy(model)
-    one = make_learner(model, NONE).update(scored, eq_9(scored), step=1).metrics()
-    assert make_learner(other, TRUNCATED).update(scored, eq_9(scored), step=1).metrics() == one
+    one = make_learner(model, NONE).update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
+    assert make_learner(other, TRUNCATED).update(scored, eq_9(scored), OPTIMIZER.lr).metrics() == one
     assert_same_weights(model, other)

@@ -81,7 +81,9 @@ def test_an_update_is_the_oracles_whatever_the_micro_batches(preset: str) -> Non
     expected.backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item()
     for budget in (1, 40, 16384):
-        metrics = make_learner(shipped_model(), objective, budget=budget).update(scored, eq_9(scored), step=1).metrics()
+        metrics = (
+            make_learner(shipped_model(), objective, budget=budget).update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
+        )
         assert metrics["policy/loss"] == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
         assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-4)
         assert ("policy/kl_reference" in metrics) == (preset in ("grpo", "aspo"))
@@ -93,7 +95,7 @@ def test_filtered_completions_count_in_no_aggregation(model, aggregation: Aggreg
     objective = Objective(Clip(0.2, 0.28), 1.0, True, aggregation=aggregation, max_tokens=20)
     learner = make_learner(model, objective)
     (scored,) = learner.score(GROUPS[2:], step=1)[0]
-    loss = learner.update([scored], eq_9([scored]), step=1).loss
+    loss = learner.update([scored], eq_9([scored]), OPTIMIZER.lr).loss
     advantage = group_advantages(scored.group.rewards)[0]
     assert loss == pytest.approx(-advantage * (5 / 20 if aggregation is Aggregation.constant else 1), rel=1e-5)
 
@@ -105,10 +107,10 @@ def test_the_reference_stays_the_starting_model() -> None:
     for each in scored:
         for old, ref in zip(each.old_logprobs, each.ref_logprobs, strict=True):
             assert np.array_equal(old, ref)
-    first = learner.update(scored, eq_9(scored), step=1).metrics()
+    first = learner.update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
     assert first["policy/kl_reference"] == pytest.approx(0.0, abs=1e-9)
     again, _ = learner.score(GROUPS, step=2)
-    assert learner.update(again, eq_9(again), step=2).metrics()["policy/kl_reference"] > 1e-6
+    assert learner.update(again, eq_9(again), OPTIMIZER.lr).metrics()["policy/kl_reference"] > 1e-6
     for group, before, after in zip(GROUPS, scored, again, strict=True):
         for index, (old, ref) in enumerate(zip(before.old_logprobs, after.ref_logprobs, strict=True)):
             assert np.array_equal(old, ref) or DEVICE.type == "cuda"
@@ -128,7 +130,7 @@ def test_a_resume_keeps_the_starting_model_as_its_reference(tmp_path) -> None:
     for ours, theirs in zip(*scores, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ours.ref_logprobs, theirs.ref_logprobs, strict=True))
     for each, scored in zip((learner, resumed), scores, strict=True):
-        each.update(scored, eq_9(scored), step=2)
+        each.update(scored, eq_9(scored), OPTIMIZER.lr)
     assert_same_weights(model, other)
 
 
@@ -151,7 +153,7 @@ def test_adapters_leave_the_reference_in_the_model(model) -> None:
                 np.testing.assert_allclose(ref, sequence_logprobs(start, GROUPS[0], index).cpu(), atol=1e-5)
         moved = np.abs(scored[0].old_logprobs[3] - scored[0].ref_logprobs[3]).max()
         assert (moved > 1e-4) == (step == 2)
-        learner.update(scored, eq_9(scored), step)
+        learner.update(scored, eq_9(scored), OPTIMIZER.lr)
 
 
 def test_a_correction_does_not_weigh_the_kl_term(model) -> None:
@@ -159,7 +161,7 @@ def test_a_correction_does_not_weigh_the_kl_term(model) -> None:
     correction = CorrectionConfig(CorrectionKind.masked, mask_low=0.999, mask_high=1.001)
     learner = make_learner(model, replace(GRPO, aggregation=Aggregation.token_mean, correction=correction))
     scored = moved_away(learner.score(GROUPS, step=1)[0])
-    metrics = learner.update(scored, eq_9(scored), step=1).metrics()
+    metrics = learner.update(scored, eq_9(scored), OPTIMIZER.lr).metrics()
     assert metrics["policy/kl_reference"] > 0.01
     assert metrics["policy/loss"] == pytest.approx(0.04 * metrics["policy/kl_reference"], rel=1e-4)
 
@@ -170,7 +172,7 @@ def test_a_ratio_of_sequences_is_one_number_for_a_completion(model) -> None:
     (scored,) = learner.score(GROUPS[2:], step=1)[0]
     shifts = np.float32([0.3, -0.5, 0.1, 0.0, 0.2])
     scored = replace(scored, old_logprobs=(scored.old_logprobs[0] - shifts, scored.old_logprobs[1]))
-    stats = learner.update([scored], eq_9([scored]), step=1)
+    stats = learner.update([scored], eq_9([scored]), OPTIMIZER.lr)
     assert (stats.ratio_min, stats.ratio_max) == pytest.approx([np.exp(0.02)] * 2, rel=1e-5)
 
 

@@ -39,7 +39,13 @@ def test_an_entropy_that_collapses_away_from_the_answers() -> None:
     signs = collapse(entropy, informative, [0.3] * 6)
     assert signs is not None and signs.since == 3  # behind the highest
     assert signs.figures == pytest.approx(
-        {"entropy_before": 0.5, "entropy": 0.25, "zero_variance_before": 0.25, "zero_variance": 0.375, "accuracy": 0.3}
+        {
+            "policy/entropy_before": 0.5,
+            "policy/entropy": 0.25,
+            "sampler/informative_rate_before": 0.75,
+            "sampler/informative_rate": 0.625,
+            "judged/accuracy": 0.3,
+        }
     )
     assert "fell from 0.5 to 0.25 nats" in signs.message and "from 25% to 38% at an accuracy of 30%" in signs.message
     assert collapse([*entropy[:-1], 0.2401], informative, [0.3] * 6) is None
@@ -53,7 +59,7 @@ def test_a_trend_needs_two_steps_on_either_side_and_a_figure_of_now() -> None:
     assert collapse([0.5, 0.5, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [0.3] * 4) is not None
     assert collapse([0.5, 0.5, 0.1, 0.1, None], [0.9, 0.9, 0.1, 0.1, 0.0], [0.3] * 5) is None
     gap = collapse([0.5, 0.5, None, 0.1, 0.1], [0.9, 0.9, 0.0, 0.1, 0.1], [0.3] * 5)
-    assert gap is not None and gap.figures["zero_variance"] == pytest.approx(0.9)
+    assert gap is not None and gap.figures["sampler/informative_rate"] == pytest.approx(0.1)
 
 
 def test_an_entropy_that_explodes_into_repetition() -> None:
@@ -76,7 +82,7 @@ def spiral(rates: list[float | None], accuracy: float = 0.04) -> Signs | None:
 def test_a_sampler_that_throws_nearly_everything_away() -> None:
     signs = spiral([0.5, 0.2, 0.1, 0.15])
     assert signs is not None and signs.since == 8
-    assert signs.figures == pytest.approx({"informative_rate": 0.15, "accuracy": 0.04, "steps": 3})
+    assert signs.figures == pytest.approx({"sampler/informative_rate": 0.15, "judged/accuracy": 0.04, "steps": 3})
     assert "6.7 prompts are generated for each one" in signs.message and "too hard" in signs.message
     assert spiral([0.5, 0.21, 0.1, 0.15]) is None
     assert spiral([0.1, 0.1, None]) is None
@@ -99,11 +105,11 @@ def test_completions_that_run_into_the_limit() -> None:
     flat: list[float | None] = [0.1] * 4
     signs = runaway([-0.05, -0.11, -0.2, -0.14], flat)
     assert signs is not None and signs.since == 2
-    assert signs.figures == pytest.approx({"penalty": 0.15, "truncated": 0.25, "steps": 3})
+    assert signs.figures == pytest.approx({"judged/length_penalty": -0.15, "judged/truncated": 0.25, "steps": 3})
     assert runaway([-0.05, -0.1, -0.2, -0.14], flat) is None
     growing = runaway([0.0] * 5, [0.02, 0.0, 0.01, 0.1, 0.12])  # 0.01 before, 0.11 now
     assert growing is not None and growing.since == 3
-    assert growing.figures == pytest.approx({"in_buffer_before": 0.01, "in_buffer": 0.11})
+    assert growing.figures == pytest.approx({"length/in_buffer_before": 0.01, "length/in_buffer": 0.11})
     assert "(mean length 31 to 34 tokens)" in growing.message  # 30, 31, 32 and 33, 34: 33.5 is rounded to even
     assert runaway([0.0] * 5, [0.02, 0.0, 0.01, 0.1, 0.1199]) is None
     cut = runaway([0.0] * 4, [None] * 4, truncated=[0.0, 0.0, 0.2, 0.1])  # without Eq. 13
@@ -126,7 +132,13 @@ def test_verdicts_that_fail() -> None:
     signs = failures([2, 3, 90])
     assert signs is not None and signs.since == 2
     assert "90 of 200 verdicts failed (timeout 30, error 60)" in signs.message
-    assert signs.figures == {"failed": 90, "verdicts": 200, "timeout": 30, "error": 60}
+    assert signs.figures == {
+        "verifier/failed_share": 0.45,
+        "verifier/failed": 90,
+        "verdicts": 200,
+        "verifier/failed_timeout": 30,
+        "verifier/failed_error": 60,
+    }
     assert failures([90, 2]) is None  # 0.01 is not above 0.01
 
 
@@ -135,7 +147,8 @@ def test_an_engine_that_drifts_from_the_learner() -> None:
         return RULES["mismatch_drift"](steps(mismatch__mean_abs=mean_abs, mismatch__kl=kl), schema.MismatchDrift())
 
     signs = drift([0.01, 0.06, 0.04], [0.0, 0.0, 0.021])  # by its mean, then by its KL
-    assert signs is not None and signs.since == 2 and signs.figures == {"mean_abs": 0.04, "kl": 0.021, "steps": 2}
+    assert signs is not None and signs.since == 2
+    assert signs.figures == {"mismatch/mean_abs": 0.04, "mismatch/kl": 0.021, "steps": 2}
     assert drift([0.01, 0.06, 0.05], [0.0, 0.0, 0.02]) is None
     assert drift([0.9, 0.9, None], [0.9, 0.9, None]) is None
 
@@ -146,11 +159,16 @@ def test_a_gradient_beyond_the_others() -> None:
 
     signs = spike([0.1, 9.0, None, 0.2, 1.21])  # the median of 0.1, 9.0 and 0.2
     assert signs is not None and signs.since == 5
-    assert signs.figures == {"grad_norm": 1.21, "median": 0.2, "steps": 3}
+    assert signs.figures == {"policy/grad_norm": 1.21, "policy/grad_norm_median": 0.2, "steps": 3}
     assert "6.0 times the median 0.2 of the 3 steps before" in signs.message
     assert spike([0.1, 9.0, None, 0.2, 1.2]) is None
     assert spike([0.1, 0.2, 9.0]) is None
     assert spike([0.1, 0.1, 0.1, None]) is None
+    # A step with nothing to learn from has the norm 0, which is no measure of a usual one.
+    assert spike([0.0, 0.0, 0.0, 0.1]) is None
+    assert spike([0.0, 0.1, 0.0, 0.2, 0.0, 0.0, 1.2]) is None  # two norms before are too few
+    quiet = spike([0.0, 0.1, 0.0, 9.0, 0.0, 0.2, 0.0, 0.0, 1.21])
+    assert quiet is not None and quiet.figures["policy/grad_norm_median"] == 0.2
 
 
 def test_a_start_without_a_right_answer() -> None:
@@ -160,7 +178,8 @@ def test_a_start_without_a_right_answer() -> None:
         return RULES["zero_reward_cold_start"](window, schema.ZeroRewardColdStart())
 
     signs = cold([1.0, 1.0, 1.0])
-    assert signs is not None and signs.since == 1 and signs.figures == {"completions": 240, "steps": 3}
+    assert signs is not None and signs.since == 1
+    assert signs.figures == {"ledger/never_solved": 1.0, "sampler/rollouts_total": 240}
     assert cold([1.0, 1.0]) is None
     assert cold([1.0, 1.0, 0.99]) is None
     assert cold([None, None, None]) is None

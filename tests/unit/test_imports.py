@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "dapo_cli"
 
 LAYERS = [  # lowest first
-    {"errors", "interrupt"},
+    {"errors", "interrupt", "wording"},
     {"config"},
     {"types"},
     {"protocols"},

@@ -124,7 +124,7 @@ def test_a_step_of_four_passes_equals_the_slow_one() -> None:
     scored, entropy = lab.score([group(prompts[row], drawn) for row, drawn in answers.items()], step=1)
     stats = UpdateStats()
     for _ in range(4):
-        stats = stats.merge(lab.update(scored, eq_9(scored), step=1))
+        stats = stats.merge(lab.update(scored, eq_9(scored), lab.optimizer_config.lr))
     expected, positive, clipped = slow_step(table.logits_PV, answers, table.right_P, lr, passes=4)
     np.testing.assert_allclose(lab.policy.logits.detach().numpy(), expected, atol=2e-6)
     assert (stats.positive, stats.clipped_high, stats.tokens, stats.updates) == (positive, clipped, 48, 4)
@@ -138,7 +138,7 @@ def test_the_gradient_is_scaled_down_to_its_largest_norm() -> None:
     table = make_table(TabularModel(prompts=1, answers=5))
     lab = make_lab(table, lr=10.0, max_grad_norm=0.01)
     scored, _ = lab.score([group(table.prompts()[0], [0, 1, 1, 2])], step=1)
-    assert lab.update(scored, eq_9(scored), step=1).grad_norm > 0.1
+    assert lab.update(scored, eq_9(scored), lab.optimizer_config.lr).grad_norm > 0.1
     moved = lab.policy.logits.detach().numpy() - table.logits_PV
     assert np.linalg.norm(moved) == pytest.approx(10.0 * 0.01, rel=1e-4)
 
@@ -172,7 +172,7 @@ def test_a_saved_table_goes_on_as_the_one_that_was_kept(tmp_path: Path) -> None:
 
     def update(lab: TabularLab) -> list[ScoredGroup]:
         scored, _ = lab.score([group(table.prompts()[0], [0, 1, 1, 2])], step=1)
-        lab.update(scored, eq_9(scored), step=1)
+        lab.update(scored, eq_9(scored), lab.optimizer_config.lr)
         return scored
 
     update(kept)
@@ -244,6 +244,6 @@ def test_a_copy_of_the_table_is_trained_and_not_the_first_one() -> None:
     before = copy.deepcopy(table)
     lab = make_lab(table, lr=5.0)
     scored, _ = lab.score([group(table.prompts()[0], [0, 1, 1, 2])], step=1)
-    lab.update(scored, eq_9(scored), step=1)
+    lab.update(scored, eq_9(scored), lab.optimizer_config.lr)
     assert np.array_equal(table.logits_PV, before.logits_PV)
     assert not np.array_equal(lab.policy.logits.detach().numpy(), before.logits_PV)

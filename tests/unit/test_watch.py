@@ -28,7 +28,7 @@ from dapo_cli.tracking.run_folder import RunFolder, hold_lock, lock_held
 from dapo_cli.watch.frame import frame
 from dapo_cli.watch.plot import Bounds, bounds_of, line, marks
 from dapo_cli.watch.snapshot import Snapshot, State, read_snapshot
-from tests.unit.report_folders import health_event, recipe_with, step_line, write_lines, write_run
+from tests.unit.report_folders import WINDOWS, health_event, recipe_with, step_line, write_lines, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = Bounds(0, 1, 0, 1)
@@ -232,11 +232,11 @@ def test_alarms_that_are_on_are_told_in_full_and_past_ones_shortly(tmp_path: Pat
     events = [
         health_event(1, "entropy_collapse", "began", 1),
         health_event(2, "entropy_collapse", "ended", 1),
-        health_event(2, "resampling_spiral", "began", 2, "sampler/informative_rate"),
+        health_event(2, "resampling_spiral", "began", 2),
     ]
     write_lines(folder.health_file, events)
     text = text_of(snapshot_of(folder.path))
-    assert "! alarm     resampling_spiral since step 2, note: sampler/informative_rate is" in text
+    assert "! alarm     resampling_spiral since step 2, note: 10% of the groups were informative" in text
     assert "past alarms entropy_collapse (steps 1 to 2)" in text
     assert "informative ! 50%" in text and "entropy ! " not in text  # only what raised the one that is on
     write_lines(folder.health_file, events[:2])
@@ -247,7 +247,7 @@ def test_alarms_that_are_on_are_told_in_full_and_past_ones_shortly(tmp_path: Pat
 def test_a_frame_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
     folder = unfinished(tmp_path / ("a_long_name_" * 8), steps=50, of=60)
     amend(folder.path, algorithm={"line": "not DAPO: " + "because " * 40})
-    write_lines(folder.health_file, [health_event(9, f"rule_{n}", "began", 9) for n in range(6)])
+    write_lines(folder.health_file, [health_event(9, rule, "began", 9) for rule in WINDOWS])
     lines = text_of(snapshot_of(folder.path), width, height).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= max(height, 13)  # the head alone: 6 facts, 3 alarms of 2 lines, one line of the others

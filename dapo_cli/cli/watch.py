@@ -69,4 +69,4 @@ def _look(run: Path, console: Console, before: RenderableType) -> tuple[Renderab
         return Rows(before, Text(str(error), style="red")), True
     if snapshot is None:
         return Text(f"{run}: its manifest.json is gone", style="red"), False
-    return frame(snapshot, console.width, console.height), snapshot.state.may_go_on
+    return frame(snapshot, console.width, console.height), snapshot.activity.may_go_on

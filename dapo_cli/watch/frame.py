@@ -15,7 +15,8 @@ from dapo_cli.report.health import alarms_text
 from dapo_cli.tracking.console import clock_time
 from dapo_cli.tracking.health_file import Alarm
 from dapo_cli.tracking.summary import accuracy_row
-from dapo_cli.watch.panels import Panel, axis_line, panel_lines, panels_of
+from dapo_cli.watch.panels import MARK, Panel, axis_line, panel_lines, panels_of
+from dapo_cli.watch.plot import FIRST
 from dapo_cli.watch.snapshot import Activity, Snapshot
 
 STYLES = {Activity.RUNNING: "green", Activity.FINISHED: "bold"}
@@ -27,12 +28,18 @@ HEADING_ROWS = 2
 LEAST_ROWS, MOST_ROWS = 2, 12  # of a plot
 MOST_ALARMS = 3  # told in full
 ALARM = "! alarm"
+# What a terminal shows that has no UTF-8.
+ASCII = {code: "*" for code in range(FIRST, FIRST + 256)} | {ord(MARK): "o", ord("±"): "~", ord("…"): "."}
 
 
-def frame(snapshot: Snapshot, width: int, height: int) -> RenderableType:
+def frame(snapshot: Snapshot, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:
     """At most `height` lines; panels that do not fit are left out, then facts, alarms last."""
     head = [*_heading(snapshot, width), *_facts(snapshot, width, height - HEADING_ROWS)][:height]
-    return Rows(*head, *_curves(panels_of(snapshot.run), width, height - len(head)))
+    lines = [*head, *_curves(panels_of(snapshot.run), width, height - len(head))]
+    for line in lines:
+        if ascii_only and isinstance(line, Text):
+            line.plain = line.plain.translate(ASCII)
+    return Rows(*lines)
 
 
 def _heading(snapshot: Snapshot, width: int) -> Iterator[RenderableType]:

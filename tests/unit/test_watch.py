@@ -287,6 +287,15 @@ def test_in_a_pipe_it_is_one_frame_of_plain_text_and_loads_nothing_heavy(tmp_pat
     assert "step 2 of 4" in result.stdout and "\x1b" not in result.stdout and len(result.stdout.splitlines()) <= 24
 
 
+def test_a_terminal_without_utf_8_gets_ascii_marks(tmp_path: Path) -> None:
+    folder = unfinished(tmp_path / "run")
+    command = [sys.executable, "-m", "dapo_cli", "watch", str(folder.path)]
+    plain = environment() | {"PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
+    drawn = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60).stdout
+    assert "?" not in drawn and "accuracy 40.0%  o held-out 50.0%" in drawn and "50.0% ~ 5.0 (step 2)" in drawn
+    assert "*****" in drawn  # a line
+
+
 def test_what_is_no_run_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["watch", str(tmp_path / "gone"), "--once"], debug=False) == 2
     assert "no run has started there" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
-from dapo_cli.report.health import alarms_text
+from dapo_cli.report.health import MOST_ALARMS, alarms_text
 from dapo_cli.tracking.console import clock_time
 from dapo_cli.tracking.health_file import Alarm
 from dapo_cli.tracking.summary import accuracy_row
@@ -26,7 +26,6 @@ PANEL_WIDTH = 38  # the least
 MOST_COLUMNS = 3
 HEADING_ROWS = 2
 LEAST_ROWS, MOST_ROWS = 2, 12  # of a plot
-MOST_ALARMS = 3  # told in full
 ALARM = "! alarm"
 # What a terminal shows that has no UTF-8.
 ASCII = {code: "*" for code in range(FIRST, FIRST + 256)} | {ord(MARK): "o", ord("±"): "~", ord("…"): "."}

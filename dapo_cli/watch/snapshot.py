@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dapo_cli.errors import UserError
 from dapo_cli.report.runs import Record, Run, State, read_run
+from dapo_cli.tracking.console import COLUMNS
 from dapo_cli.tracking.run_folder import RunFolder, checkpoint_steps, lock_held
 
 
@@ -55,7 +56,7 @@ def read_snapshot(path: Path) -> Snapshot | None:
     """
     folder = RunFolder(path)
     held = lock_held(folder.lock_file)  # before the files are read: of a run that is over, these are then the last
-    run = read_run(folder.path, str(path))
+    run = read_run(folder.path, str(path), figures=[key for _, key, _ in COLUMNS])
     if run.state is State.MISSING:
         _check_vacant(folder)
         return None

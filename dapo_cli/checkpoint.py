@@ -63,6 +63,7 @@ class Checkpoints:
             if for_good:
                 self.world.on_main((folder / FOR_GOOD).touch)
 
+        self.world.on_main(self._clear)
         write_folder_atomically(self.path(step), write, self.world)
         self.world.on_main(self._prune)
 
@@ -74,12 +75,25 @@ class Checkpoints:
             spared |= {*reached[-1:], *steps[len(reached) : len(reached) + 1]}
         for old in steps[: -self.keep]:
             if old not in spared:
-                shutil.rmtree(self.path(old))
+                self._remove(old)
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps, the newest first: a kill on the way leaves a run that goes on."""
+        self._clear()
         for later in reversed([each for each in self.steps() if each > step]):
-            shutil.rmtree(self.path(later))
+            self._remove(later)
+
+    def _remove(self, step: int) -> None:
+        """A kill on the way leaves no half of a checkpoint under its name."""
+        removed = _unfinished(self.path(step))
+        os.replace(self.path(step), removed)
+        sync(self.folder)
+        shutil.rmtree(removed)
+
+    def _clear(self) -> None:
+        """Remove what a kill left half-written or half-removed."""
+        for left in self.folder.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(left)
 
     def restore(self, learner: Learner, sampler: Sampler) -> int:
         """Load the newest checkpoint; returns its step, 0 where there is none. Collective: every rank must call."""
@@ -133,10 +147,14 @@ def _state(step: int, files: dict[str, str], sampler_state: dict[str, Any]) -> d
     }
 
 
+def _unfinished(folder: Path) -> Path:
+    return folder.with_name(folder.name + UNFINISHED)
+
+
 def write_folder_atomically(final: Path, write: Callable[[Path], None], world: World = ALONE) -> None:
     """Let `write` fill a folder that takes the name `final` only once everything is on disk; an existing one is
     replaced. Collective: every rank must call, and writes what its `write` does."""
-    unfinished = final.with_name(final.name + UNFINISHED)
+    unfinished = _unfinished(final)
 
     def begin() -> None:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dapo_cli.report.health import alarm_rows, alarm_text, health_line
+from dapo_cli.report.health import alarm_lines, health_line
 from dapo_cli.report.page import Table, results_table, training_table
 from dapo_cli.report.provenance import warnings
 from dapo_cli.report.results import Results, compare_points
@@ -36,7 +36,7 @@ def _print(results: Results) -> None:
     lines += [f"Warning: {warning}" for warning in warnings(results.study)]
     if health := health_line(results.study.runs):
         lines += ["", f"Health: {health}"]
-        lines += [f"  {run.name}: {alarm_text(alarm)}" for run, alarm in alarm_rows(results.study.runs)]
+        lines += [f"  {line}" for run in results.study.runs for line in alarm_lines(run)]
     for line in lines:
         console.print(line, highlight=False, markup=False)
 

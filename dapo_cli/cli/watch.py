@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dapo_cli.errors import UserError
 from dapo_cli.watch.frame import frame
-from dapo_cli.watch.snapshot import read_snapshot
+from dapo_cli.watch.snapshot import Snapshot, read_snapshot
 
 REFRESH_S = 1.0
 READING_SHARE = 0.1  # of the time, at most, goes into reading the files of a long run
@@ -26,7 +26,7 @@ def watch(run: Path, once: bool) -> None:
         snapshot = read_snapshot(run)
         if snapshot is None:
             raise UserError(f"{run}: no run has started there (it has no manifest.json)")
-        console.print(frame(snapshot, console.width, console.height))
+        console.print(_frame(snapshot, console))
         return
     try:
         _wait(run, console)
@@ -69,4 +69,8 @@ def _look(run: Path, console: Console, before: RenderableType) -> tuple[Renderab
         return Rows(before, Text(str(error), style="red")), True
     if snapshot is None:
         return Text(f"{run}: its manifest.json is gone", style="red"), False
-    return frame(snapshot, console.width, console.height), snapshot.state.may_go_on
+    return _frame(snapshot, console), snapshot.activity.may_go_on
+
+
+def _frame(snapshot: Snapshot, console: Console) -> RenderableType:
+    return frame(snapshot, console.width, console.height, ascii_only=console.options.ascii_only)

@@ -65,8 +65,12 @@ def smoothed(run: Run, key: str) -> list[tuple[int, float]]:
     reach = window(run) // 2
     if reach == 0 or key.startswith("eval/") or key in (ROLLOUTS, SECONDS):
         return series
-    values = [value for _, value in series]
-    means = (np.mean(values[max(0, place - reach) : place + reach + 1]) for place in range(len(values)))
+    # Long doubles, in which one huge value takes no digits from the means behind it; those of equal values are equal.
+    values = np.array([value for _, value in series], dtype=np.longdouble)
+    sums = np.concatenate([[0], np.cumsum(values - values[:1])])
+    places = np.arange(len(values))
+    first, behind = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(values))
+    means = values[:1] + (sums[behind] - sums[first]) / (behind - first)
     return [(step, float(mean)) for (step, _), mean in zip(series, means, strict=True)]
 
 

@@ -7,6 +7,7 @@ from dapo_cli.tracking.health_file import Alarm
 from dapo_cli.wording import counted
 
 AlarmRow = tuple[Run, Alarm]
+MOST_ALARMS = 3  # of a run that a terminal tells in full
 
 
 def alarm_rows(runs: Sequence[Run]) -> list[AlarmRow]:
@@ -29,9 +30,14 @@ def health_line(runs: Sequence[Run]) -> str | None:
     return f"{counted(number, 'alarm')} in {loud} of {counted(len(watched), 'run')}."
 
 
-def alarm_text(alarm: Alarm) -> str:
-    """For example `entropy_collapse (steps 9 to 15, note): entropy fell to 0.01`."""
-    return f"{alarm.rule} ({alarm.steps}, {alarm.action}): {alarm.message}"
+def alarm_lines(run: Run) -> list[str]:
+    """For example `runs/a: entropy_collapse (steps 9 to 15, note): entropy fell to 0.01`, the latest first, and those
+    that are on before those; of more than MOST_ALARMS, how many more there are."""
+    latest = sorted(run.alarms or [], key=lambda alarm: (alarm.on, alarm.raised), reverse=True)
+    lines = [f"{alarm.rule} ({alarm.steps}, {alarm.action}): {alarm.message}" for alarm in latest[:MOST_ALARMS]]
+    if more := len(latest) - len(lines):
+        lines.append(f"{counted(more, 'alarm')} more in {run.path / 'health.jsonl'}")
+    return [f"{run.name}: {line}" for line in lines]
 
 
 def alarms_text(alarms: Sequence[Alarm]) -> str:

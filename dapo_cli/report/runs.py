@@ -1,7 +1,8 @@
 """One run as a report reads it: its folder's files, checked line by line, and whether it came to its end."""
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
@@ -11,7 +12,7 @@ from typing import Any
 from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
 from dapo_cli.errors import UserError
 from dapo_cli.report.statistics import Measured
-from dapo_cli.tracking.files import read_lines
+from dapo_cli.tracking.files import each_record
 from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
@@ -110,8 +111,9 @@ def number(value: Any) -> float:
         return math.nan
 
 
-def read_run(path: Path, name: str, seed: int | None = None) -> Run:
-    """A run folder. `seed`: what the plan says, for a run that has not started; else its manifest says it.
+def read_run(path: Path, name: str, seed: int | None = None, figures: Collection[str] | None = None) -> Run:
+    """A run folder. `seed`: what the plan says, for a run that has not started; else its manifest says it. `figures`
+    are those of single steps to keep, None for all: a long run has millions.
 
     Raises UserError where a file cannot be read, naming the file and line.
     """
@@ -126,7 +128,7 @@ def read_run(path: Path, name: str, seed: int | None = None) -> Run:
         raise UserError(f"{folder.manifest_file}: no recipe with run.steps and run.seed; restore the file") from None
     if seed is not None and found_seed != seed:
         raise UserError(f"{folder.manifest_file}: run.seed is {found_seed}, the plan says {seed}")
-    steps = list(_records(folder.metrics_file, (ROLLOUTS_TOTAL,)))
+    steps = list(_records(folder.metrics_file, (ROLLOUTS_TOTAL,), figures))
     timings = list(_records(folder.timings_file, ("seconds/step",)))
     evals = list(_records(folder.evals_file, (ACCURACY, "eval/prompts")))
     state, detail = _state(folder, recipe, planned, steps, evals)
@@ -160,13 +162,15 @@ def read_or_explain(path: Path, name: str, seed: int) -> Run:
         return Run(seed, path, name, State.DAMAGED, f"{error.filename or path}: cannot be read ({error.strerror})")
 
 
-def _records(file: Path, needed: tuple[str, ...]) -> Iterator[Record]:
-    """The lines of a file of JSON records in the order of their steps, each with the figures `needed`."""
+def _records(file: Path, needed: tuple[str, ...], figures: Collection[str] | None = None) -> Iterator[Record]:
+    """The lines of a file of JSON records in the order of their steps, each with the figures `needed`; others only if
+    they are among `figures`."""
     before = -1
-    for place, record in enumerate(read_lines(file, STEP, *needed), start=1):
+    kept = None if figures is None else {STEP, *needed, *figures}
+    for place, record in enumerate(each_record(file, STEP, *needed), start=1):
         step = record[STEP]
         if not isinstance(step, int) or step <= before or not all(math.isfinite(number(record[key])) for key in needed):
             where = f"{file}, line {place}"
             raise UserError(f"{where}: step {step!r} after step {before}, or a figure that is no number; restore it")
         before = step
-        yield record
+        yield {sys.intern(key): value for key, value in record.items() if kept is None or key in kept}

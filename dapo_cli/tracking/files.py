@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,7 @@ def jsonable(value: Any) -> Any:
 def whole_lines(path: Path, tail_bytes: int | None = None) -> list[bytes]:
     """The lines of a file that another process may be writing, with their ends, but for one that is not whole yet; none
     where there is no file. Of its last `tail_bytes` alone, the first may be the end of one."""
-    try:
-        with path.open("rb") as file:
-            if tail_bytes is not None:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - tail_bytes))
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+    return list(_each_line(path, tail_bytes))
 
 
 def read_lines(path: Path, *needed: str) -> list[dict[str, Any]]:
@@ -107,7 +100,23 @@ def read_lines(path: Path, *needed: str) -> list[dict[str, Any]]:
 
     Raises UserError naming file and line where one is no record, or lacks a key.
     """
-    return [parsed(line, f"{path}, line {number}", needed) for number, line in enumerate(whole_lines(path), start=1)]
+    return list(each_record(path, *needed))
+
+
+def each_record(path: Path, *needed: str) -> Iterator[dict[str, Any]]:
+    """As `read_lines`, one at a time: a long file need not be in memory."""
+    for number, line in enumerate(_each_line(path), start=1):
+        yield parsed(line, f"{path}, line {number}", needed)
+
+
+def _each_line(path: Path, tail_bytes: int | None = None) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            if tail_bytes is not None:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - tail_bytes))
+            yield from (line for line in file if line.endswith(b"\n"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def parsed(line: bytes, where: str, needed: Iterable[str] = ()) -> dict[str, Any]:

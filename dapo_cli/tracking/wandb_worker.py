@@ -43,8 +43,8 @@ class Worker:
             self._attempt(lambda: self.run.log_artifact(manifest_artifact(folder, manifest)))
 
     def work(self, messages: Iterable[dict[str, Any]]) -> None:
-        """Log the figures of each message; "rollouts" is a file of completions, which becomes a table, and "alert" is one
-        by itself."""
+        """Log the figures of each message. "rollouts" is a file of completions, which becomes a table; "alert" comes
+        alone."""
         if self.run is None:
             return
         for figures in messages:

@@ -11,35 +11,44 @@ from rich.table import Table
 from rich.text import Text
 
 from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
-from dapo_cli.report.health import alarms_text
-from dapo_cli.tracking.console import StepTimes, clock_time
+from dapo_cli.report.health import MOST_ALARMS, alarms_text
+from dapo_cli.tracking.console import clock_time
 from dapo_cli.tracking.health_file import Alarm
 from dapo_cli.tracking.summary import accuracy_row
-from dapo_cli.watch.panels import Panel, axis_line, panel_lines, panels_of
-from dapo_cli.watch.snapshot import Snapshot, State
+from dapo_cli.watch.panels import MARK, Panel, axis_line, panel_lines, panels_of
+from dapo_cli.watch.plot import FIRST
+from dapo_cli.watch.snapshot import Activity, Snapshot
 
-STYLES = {State.RUNNING: "green", State.FINISHED: "bold", State.STOPPED: "yellow", State.UNKNOWN: "yellow"}
+STYLES = {Activity.RUNNING: "green", Activity.FINISHED: "bold"}
 NAME_WIDTH = 12
 GAP = 2  # characters between two panels
 PANEL_WIDTH = 38  # the least
 MOST_COLUMNS = 3
+HEADING_ROWS = 2
 LEAST_ROWS, MOST_ROWS = 2, 12  # of a plot
-MOST_ALARMS = 3  # told in full
 ALARM = "! alarm"
+# What a terminal shows that has no UTF-8.
+ASCII = dict.fromkeys(range(FIRST, FIRST + 256), "*") | {ord(MARK): "o", ord("±"): "~", ord("…"): "."}
 
 
-def frame(snapshot: Snapshot, width: int, height: int) -> RenderableType:
-    """At most `height` lines where the head alone does not take more; panels that do not fit are left out."""
-    head = [*_heading(snapshot, width), *_facts(snapshot, width)]
-    return Rows(*head, *_curves(panels_of(snapshot.run), width, height - len(head)))
+def frame(snapshot: Snapshot, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:
+    """At most `height` lines; panels that do not fit are left out, then facts, alarms last."""
+    head = [*_heading(snapshot, width), *_facts(snapshot, width, height - HEADING_ROWS)][:height]
+    lines = [*head, *_curves(panels_of(snapshot.run), width, height - len(head))]
+    for line in lines:
+        if ascii_only and isinstance(line, Text):
+            line.plain = line.plain.translate(ASCII)
+    return Rows(*lines)
 
 
 def _heading(snapshot: Snapshot, width: int) -> Iterator[RenderableType]:
     """The run's name, state and time to go; below, a bar of its steps."""
-    told = snapshot.state.value
-    if snapshot.state.may_go_on and (eta := _eta(snapshot)):
+    told = snapshot.activity.value
+    if snapshot.activity is Activity.PAUSED:
+        told += f": remove {snapshot.run.name}/paused to go on"
+    elif snapshot.activity.may_go_on and (eta := _eta(snapshot)):
         told += f", ETA {eta}"
-    yield _ends(Text(snapshot.run.name, style="bold"), Text(told, style=STYLES[snapshot.state]), width)
+    yield _ends(Text(snapshot.run.name, style="bold"), Text(told, style=STYLES.get(snapshot.activity, "yellow")), width)
     steps = f"step {snapshot.step} of {snapshot.steps}"
     bar = Table.grid(padding=(0, 1))
     bar.add_row(ProgressBar(total=snapshot.steps, completed=snapshot.step, width=max(width - len(steps) - 1, 1)), steps)
@@ -56,18 +65,16 @@ def _eta(snapshot: Snapshot) -> str:
     """From the mean step since the last resume, which may be on another machine; empty before the first step."""
     resumes = snapshot.run.manifest["resumes"] if snapshot.run.manifest else []
     start = resumes[-1]["step"] if resumes else 0
-    times, eta = StepTimes(snapshot.steps), ""
-    for record in snapshot.run.timings:
-        if record["step"] > start:
-            eta = times.eta(record["step"], record)
-    return eta
+    seconds = [record["seconds/step"] for record in snapshot.run.timings if record["step"] > start]
+    return clock_time(sum(seconds) / len(seconds) * (snapshot.steps - snapshot.step)) if seconds else ""
 
 
-def _facts(snapshot: Snapshot, width: int) -> list[Text]:
-    """A line each: name and text, cut at the terminal's width."""
+def _facts(snapshot: Snapshot, width: int, height: int) -> list[Text]:
+    """A line each: name and text, cut at the terminal's width; alarms come first where not all lines fit."""
     facts = [("recipe", _recipe(snapshot)), *_verdict(snapshot)]
     facts += [accuracy_row(snapshot.run.evals), ("time", _time(snapshot)), *_budget(snapshot)]
-    facts += _health(snapshot.run.alarms, width - NAME_WIDTH)
+    health = list(_health(snapshot.run.alarms, width - NAME_WIDTH))
+    facts = [*facts, *health] if len(facts) + len(health) <= height else [*health, *facts]
     lines = [_fact(name.removesuffix(" accuracy"), text) for name, text in facts]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -98,7 +105,7 @@ def _time(snapshot: Snapshot) -> str:
         return "no step finished yet"
     seconds = [record["seconds/step"] for record in timings]
     told = [f"{clock_time(sum(seconds))} in steps of {sum(seconds) / len(seconds):.1f} s"]
-    if snapshot.state.may_go_on and snapshot.idle_s is not None:
+    if snapshot.activity.may_go_on and snapshot.idle_s is not None:
         told.append(f"the last ended {clock_time(snapshot.idle_s)} ago")
     saved = "no checkpoint" if snapshot.checkpoint is None else f"checkpoint of step {snapshot.checkpoint}"
     return ", ".join([*told, saved])

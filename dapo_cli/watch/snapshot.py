@@ -6,13 +6,15 @@ from enum import Enum
 from pathlib import Path
 
 from dapo_cli.errors import UserError
-from dapo_cli.report.runs import Record, Run, read_run
-from dapo_cli.report.runs import State as RunState
+from dapo_cli.report.runs import Record, Run, State, read_run
+from dapo_cli.tracking.console import COLUMNS
 from dapo_cli.tracking.run_folder import RunFolder, checkpoint_steps, lock_held
 
 
-class State(Enum):
+class Activity(Enum):
     RUNNING = "running"
+    PAUSED = "paused"
+    """By an alarm, until a person removes the file `paused`."""
     STOPPED = "stopped"
     FINISHED = "finished"
     UNKNOWN = "not finished"
@@ -20,7 +22,7 @@ class State(Enum):
 
     @property
     def may_go_on(self) -> bool:
-        return self in (State.RUNNING, State.UNKNOWN)
+        return self in (Activity.RUNNING, Activity.PAUSED, Activity.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Snapshot:
     """`checkpoint` is the step of the newest one, `idle_s` the seconds since the last step ended; None without one."""
 
     run: Run
-    state: State
+    activity: Activity
     checkpoint: int | None
     idle_s: float | None
 
@@ -54,16 +56,21 @@ def read_snapshot(path: Path) -> Snapshot | None:
     """
     folder = RunFolder(path)
     held = lock_held(folder.lock_file)  # before the files are read: of a run that is over, these are then the last
-    run = read_run(folder.path, str(path))
-    if run.state is RunState.MISSING:
+    run = read_run(folder.path, str(path), figures=[key for _, key, _ in COLUMNS])
+    if run.state is State.MISSING:
         _check_vacant(folder)
         return None
-    if held is None:
-        state = State.FINISHED if folder.finished else State.UNKNOWN
-    else:
-        state = State.RUNNING if held else State.FINISHED if folder.finished else State.STOPPED
     checkpoints = checkpoint_steps(folder.checkpoints)
-    return Snapshot(run, state, checkpoints[-1] if checkpoints else None, _seconds_since(folder.timings_file))
+    newest = checkpoints[-1] if checkpoints else None
+    return Snapshot(run, _activity(folder, held), newest, _seconds_since(folder.timings_file))
+
+
+def _activity(folder: RunFolder, held: bool | None) -> Activity:
+    if held:
+        return Activity.PAUSED if folder.paused_file.exists() else Activity.RUNNING
+    if folder.finished:
+        return Activity.FINISHED
+    return Activity.UNKNOWN if held is None else Activity.STOPPED
 
 
 def _check_vacant(folder: RunFolder) -> None:

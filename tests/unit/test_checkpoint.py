@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,34 @@ def test_a_checkpoint_saved_for_good_stays_and_later_ones_can_be_dropped(model, 
     assert checkpoints.restore(make_learner(model), make_sampler()) == 4
     checkpoints.drop_after(2)
     assert checkpoints.steps() == [2]
+
+
+def test_a_kill_amid_a_removal_leaves_whole_checkpoints_and_no_rest(model, tmp_path, monkeypatch):
+    learner, state = make_learner(model), make_sampler().state_dict()
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(step, learner, state)
+
+    def killed(folder, ignore_errors=False):
+        if folder.exists():
+            (folder / "state.json").unlink()
+            raise KeyboardInterrupt
+
+    def whole_after(remove):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(shutil, "rmtree", killed)
+            remove()
+        assert Checkpoints(tmp_path, keep=3).restore(make_learner(model), make_sampler()) == checkpoints.steps()[-1]
+        return checkpoints.steps()
+
+    assert whole_after(lambda: checkpoints.drop_after(1)) == [1, 2]
+    checkpoints.drop_after(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    checkpoints.save(2, learner, state)
+    checkpoints.keep = 1
+    assert whole_after(lambda: checkpoints.save(3, learner, state)) == [2, 3]
+    checkpoints.save(4, learner, state)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000004"]
 
 
 def test_no_checkpoint_is_step_zero(model, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from dapo_cli.cli.app import run
-from dapo_cli.report.curves import curve
+from dapo_cli.report.curves import curve, smoothed
 from dapo_cli.report.figures import curves_figure, histogram, ledger_bins, ledger_figure, outcome_figure, points_drawn
 from dapo_cli.report.formats import scale_of
+from dapo_cli.report.health import alarm_lines
 from dapo_cli.report.page import page
 from dapo_cli.report.provenance import warnings
 from dapo_cli.report.results import compare_points
@@ -22,7 +24,9 @@ from dapo_cli.report.study import read_study
 from dapo_cli.report.tables import curves_csv, results_csv
 from dapo_cli.report.words import headline, statements
 from tests.unit.report_folders import (
+    WINDOWS,
     eval_line,
+    health_event,
     manifest_of,
     recipe_with,
     step_line,
@@ -496,6 +500,40 @@ def test_curves_of_runs_that_spent_differently_meet_where_all_have_been(tmp_path
     assert found is not None and found.x == [0, 40, 80] and found.count == 2
     assert found.mean == pytest.approx([0.2, 0.4, 0.6])  # (0.1, 0.3), (0.3, 0.5), (0.5, 0.7)
     assert found.low == pytest.approx([0.1, 0.3, 0.5]) and found.high == pytest.approx([0.3, 0.5, 0.7])
+
+
+def test_a_terminal_is_told_the_latest_alarms_and_how_many_more_there_are(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", recipe_with(0, 4), [])
+    on, *others = WINDOWS
+    ended = [health_event(step, rule, event, step) for step, rule in enumerate(others) for event in ("began", "ended")]
+    write_lines(folder / "health.jsonl", [health_event(1, on, "began", 1), *ended])
+    lines = alarm_lines(read_run(folder, "run"))
+    assert [line.partition(",")[0] for line in lines] == [
+        f"run: {on} (since step 1",
+        f"run: {others[4]} (step 4",
+        f"run: {others[3]} (step 3",
+        f"run: 3 alarms more in {folder / 'health.jsonl'}",
+    ]
+
+
+def test_of_single_steps_only_what_is_asked_for_is_kept(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", recipe_with(0, 1), []), "run", figures=["policy/entropy", "not/there"])
+    assert run.steps == [{"step": 1, "sampler/rollouts_total": 20, "policy/entropy": 0.5}]
+
+
+@pytest.mark.parametrize("steps", [24, 57, 240])
+def test_running_means_are_those_of_the_steps_around(tmp_path: Path, steps: int) -> None:
+    values = [0.1 + 0.01 * (step * 37 % 11) for step in range(steps)]
+    values[5] = 1e12
+    lines = [step_line(step + 1, entropy=value) for step, value in enumerate(values)]
+    run = read_run(write_run(tmp_path / "run", recipe_with(0, steps), [], lines), "run")
+    reach = steps // 24
+    slow = [
+        math.fsum(around) / len(around) for n in range(steps) if (around := values[max(0, n - reach) : n + reach + 1])
+    ]
+    found = smoothed(run, "policy/entropy")
+    assert found == [(step + 1, pytest.approx(value, rel=1e-6)) for step, value in enumerate(slow)]
+    assert {value for _, value in smoothed(run, "judged/reward")} == {-0.2}
 
 
 def test_noisy_figures_are_running_means(tmp_path: Path) -> None:

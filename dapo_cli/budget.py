@@ -15,8 +15,8 @@ NO_TRAINING = ("evaluate", "checkpoint")  # phases of a step that no run is char
 
 @dataclass
 class Budget:
-    """Counts what the steps of a run have spent, over all its starts, but for steps that a rollback or a kill undid; the
-    step in which a limit is reached is the run's last.
+    """Counts what the steps of a run have spent, over all its starts, but for steps that a rollback or a kill undid;
+    the step in which a limit is reached is the run's last.
 
     `rollouts` are the completions judged so far, also those of groups that no step trains on; `seconds` are those of
     the steps without evaluations and checkpoints.

@@ -128,9 +128,9 @@ def test_a_rollback_leaves_its_work_out_of_the_next_step_s_flops(tmp_path, fails
     monkeypatch.setattr(TabularLab, "_count_flops", count)
     monkeypatch.setattr(TabularLab, "take_model_flops", told)
     assert toy(tmp_path / "run", fails_at_5 + "rollback", "checkpoint.keep=1", "health.window=4") == 0
-    # Of each step the last: one scoring and two updates; what step 5 left behind at its rollback went by itself.
+    # Each step scores once and makes 4 passes of 2 updates. Steps 4 and 5 come twice, and no count holds two of them.
     steps = [each for each in counted if each]
-    assert len(steps) == STEPS + 2 and all(each == {"score": 1.0, "update": 2.0} for each in steps)
+    assert len(steps) == STEPS + 2 and all(each == {"score": 1.0, "update": 8.0} for each in steps)
 
 
 def test_a_run_that_cannot_roll_back_stops(tmp_path, fails_at_5, capsys):

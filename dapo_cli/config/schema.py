@@ -501,10 +501,10 @@ class TrackingConfig:
 
 @dataclass
 class HealthRule:
-    # What an alarm does when it begins: off never looks; note says it; checkpoint also saves the step, for good (but for
-    # a rollback to before it); pause saves and waits until the file `paused` in the run folder is removed; stop saves
-    # and ends the run, which the same command goes on with; rollback returns to the last checkpoint of before the
-    # signs. docs/health.md.
+    # What an alarm does when it begins: off never looks; note says it; checkpoint also saves the step, for good (but
+    # for a rollback to before it); pause saves and waits until the file `paused` in the run folder is removed; stop
+    # saves and ends the run, which the same command goes on with; rollback returns to the last checkpoint of before
+    # the signs. docs/health.md.
     action: HealthAction = HealthAction.note
 
 

@@ -15,7 +15,8 @@ NO_TRAINING = ("evaluate", "checkpoint")  # phases of a step that no run is char
 
 @dataclass
 class Budget:
-    """Counts what is spent, over all starts of a run; the step in which a limit is reached is the run's last.
+    """Counts what the steps of a run have spent, over all its starts, but for steps that a rollback or a kill undid;
+    the step in which a limit is reached is the run's last.
 
     `rollouts` are the completions judged so far, also those of groups that no step trains on; `seconds` are those of
     the steps without evaluations and checkpoints.
@@ -43,7 +44,7 @@ class Budget:
 def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
     """The budget of a run whose folder holds the steps that it goes on behind.
 
-    Rollouts are exact. Seconds leave out what a kill cost, and its last step where only its timings were unwritten.
+    Rollouts are exactly those of these steps. Seconds leave out the last one where a kill left its timings unwritten.
     """
     steps = read_lines(folder.metrics_file, ROLLOUTS_TOTAL)
     rollouts = steps[-1][ROLLOUTS_TOTAL] if steps else 0

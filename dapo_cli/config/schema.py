@@ -501,9 +501,10 @@ class TrackingConfig:
 
 @dataclass
 class HealthRule:
-    # What an alarm does when it begins: off never looks; note says it; checkpoint also saves the step, for good; pause
-    # saves and waits until the file `paused` in the run folder is removed; stop saves and ends the run, which the same
-    # command goes on with; rollback returns to the last checkpoint of before the signs. docs/health.md.
+    # What an alarm does when it begins: off never looks; note says it; checkpoint also saves the step, for good (but
+    # for a rollback to before it); pause saves and waits until the file `paused` in the run folder is removed; stop
+    # saves and ends the run, which the same command goes on with; rollback returns to the last checkpoint of before
+    # the signs. docs/health.md.
     action: HealthAction = HealthAction.note
 
 
@@ -566,7 +567,7 @@ class GradNormSpike(HealthRule):
     # Alarm where policy/grad_norm is above so many times its median over the steps before, in the window. Sound runs of
     # the quickstart reach 4.5 times late, where few groups are left to learn from.
     factor: float = 6.0
-    # Least steps before that have a norm.
+    # Least steps before that have a norm above 0.
     steps: int = 3
 
 

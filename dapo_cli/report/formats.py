@@ -164,10 +164,5 @@ def scale_of(key: str, values: Iterable[float | None] = ()) -> Scale:
     return Scale(figure.name, 1.0, digits, figure.unit)
 
 
-def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def quoted(names: Iterable[str]) -> list[str]:
     return [f"“{name}”" for name in names]

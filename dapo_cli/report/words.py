@@ -1,13 +1,13 @@
 """What a report says in sentences: what was compared, what came out, and what cannot be told apart."""
 
 from dapo_cli.report.curves import NEAR
-from dapo_cli.report.formats import Scale, listed, quoted, scale_of
+from dapo_cli.report.formats import Scale, quoted, scale_of
 from dapo_cli.report.provenance import code_name
 from dapo_cli.report.results import Results, mean_of
 from dapo_cli.report.runs import ROLLOUTS
 from dapo_cli.report.statistics import Basis, Estimate
 from dapo_cli.report.study import Study
-from dapo_cli.wording import counted
+from dapo_cli.wording import counted, listed
 
 KINDS = {
     "ladder": "a ladder, each rung on top of those before it",

@@ -1,6 +1,7 @@
 """What of a run can be run again: one manifest, one recipe and the steps that they made."""
 
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from dapo_cli.tracking.manifest import Manifest, leaves
 from dapo_cli.tracking.pins import recorded_commits
 from dapo_cli.tracking.provenance import file_sha256
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.wording import listed
 
 # What a rerun sets by itself: its length, the run's own threads and commits, and nothing that a clock decides.
 RERUN_KEYS = (
@@ -52,8 +54,9 @@ class Recorded:
 def read_recorded(path: str, steps: int | None) -> Recorded:
     """A run's first `steps` steps, None for all that it has.
 
-    Raises UserError where the folder holds no run or fewer steps, and for steps on both sides of a resume that changed
-    recipe, data or code: no single recipe made these.
+    Raises UserError where the folder holds no run or fewer steps, for steps on both sides of a resume that changed
+    recipe, data or code (no single recipe made these), and where a rerun of so many steps would end before a rollback
+    that their figures come from.
     """
     run = RunFolder(path)
     manifest = run.read_manifest()
@@ -78,6 +81,7 @@ def read_recorded(path: str, steps: int | None) -> Recorded:
             )
             + f"\n--steps {boundary} reproduces what came before."
         )
+    _check_rollbacks(run.read_manifest(), len(manifest.get("rollbacks", [])), wanted, done)
     nodes = manifest["recipe"].get("launch", {}).get("nodes", 1)
     if nodes > 1:
         raise UserError(
@@ -85,6 +89,27 @@ def read_recorded(path: str, steps: int | None) -> Recorded:
             "run.dir=NEW` on each of them, then compare the two with `dapo diff`"
         )
     return Recorded(run, source, manifest, wanted)
+
+
+def _check_rollbacks(manifest: Manifest, own: int, steps: int, done: int) -> None:
+    """A rerun of n steps makes those of the `own` rollbacks of its recipe that come before one from a step behind n;
+    its figures are the recorded ones where all others went back to step n or behind it. Raises UserError naming such
+    an n."""
+    spans = [(each["step"], each["figures"]["to_step"]) for each in manifest.get("rollbacks", [])]
+
+    def works(n: int) -> bool:
+        made = list(takewhile(lambda span: span[0] <= n, spans[:own]))
+        return all(n <= to_step for _, to_step in spans[len(made) :])
+
+    if works(steps):
+        return
+    others = [max(filter(works, range(1, steps)), default=None), next(filter(works, range(steps + 1, done + 1)), None)]
+    told = " or ".join(f"--steps {n}" for n in others if n is not None)
+    raise UserError(
+        f"{steps} steps: the run was rolled back "
+        + listed([f"from step {step} to {to_step}" for step, to_step in spans])
+        + f", and a rerun of so many would not come to where its figures are from; give {told}"
+    )
 
 
 def _first_change(manifest: Manifest) -> tuple[int | None, list[str]]:

@@ -18,11 +18,19 @@ from dapo_cli.cli.app import run
 from dapo_cli.health.event import Signs
 from dapo_cli.health.rules import RULES
 from dapo_cli.health.window import Record
+from dapo_cli.reproduce.recorded import Recorded
+from dapo_cli.tabular.lab import TabularLab
+from dapo_cli.tracking.run_folder import RunFolder
 
 STOPPED = 3
 STEPS = 8
 TOY = [f"run.steps={STEPS}", "model.prompts=64", "algorithm.groups_per_step=8", "algorithm.groups_per_update=4"]
 TOY += ["eval.every=0", "checkpoint.every=1", "optimizer.lr=4.0"]
+
+SMALL = ["run.steps=5", "run.threads=1", "eval.data=null", "data.prompts=512", "algorithm.groups_per_step=4"]
+SMALL += ["algorithm.groups_per_update=2", "algorithm.samples_per_prompt=4", "optimizer.warmup_steps=1"]
+SMALL += ["sampler.max_prompts_per_round=12", "sampler.max_rounds=2", "health.window=4"]
+TWO = ["learner=fsdp", "launch.processes_per_node=2"]
 
 
 def toy(folder: Path, *overrides: str) -> int:
@@ -70,7 +78,7 @@ def test_a_kept_checkpoint_is_not_rotated_away(tmp_path, fails_at_5):
     assert checkpoints(tmp_path / "run") == [5, 6, 8]
 
 
-def test_a_rollback_goes_on_before_the_signs_at_a_lower_rate(tmp_path, fails_at_5, capsys):
+def test_a_rollback_goes_on_before_the_signs_at_a_lower_rate(tmp_path, fails_at_5, capsys, monkeypatch):
     folder, by_hand = tmp_path / "run", tmp_path / "by_hand"
     rollback = [fails_at_5 + "rollback", "checkpoint.keep=1", "health.window=4"]
     assert toy(folder, *rollback) == 0
@@ -88,12 +96,41 @@ def test_a_rollback_goes_on_before_the_signs_at_a_lower_rate(tmp_path, fails_at_
     for name in ("metrics.jsonl", "export/table.safetensors"):
         assert (folder / name).read_bytes() == (by_hand / name).read_bytes(), name
 
+    # A rerun is rolled back, too.
+    def in_this_process(recorded: Recorded, target: RunFolder, *_: Any) -> None:
+        assert run(["train", str(recorded.source.recipe_file), *recorded.overrides(target.path)], debug=False) == 0
+
+    monkeypatch.setattr("dapo_cli.cli.reproduce.rerun", in_this_process)
+    assert run(["reproduce", str(folder), "-o", str(tmp_path / "again")], debug=False) == 0
+    assert (folder / "health.jsonl").read_bytes() == (tmp_path / "again" / "health.jsonl").read_bytes()
+    assert run(["reproduce", str(folder), "--steps", "4", "-o", str(tmp_path / "four")], debug=False) == 2
+    assert "give --steps 3 or --steps 5" in capsys.readouterr().err
+
     # What a kill leaves after the rollback goes on at the lower rate, too.
     left = [(folder / name).read_bytes() for name in ("metrics.jsonl", "health.jsonl")]
     shutil.rmtree(folder / "checkpoints" / "step_000008")
     assert toy(folder, *rollback) == 0
     assert "going on after step 7 of 8" in capsys.readouterr().err
     assert [(folder / name).read_bytes() for name in ("metrics.jsonl", "health.jsonl")] == left
+
+
+def test_a_rollback_leaves_its_work_out_of_the_next_step_s_flops(tmp_path, fails_at_5, monkeypatch):
+    counted: list[dict[str, float]] = []
+    take = TabularLab.take_model_flops
+
+    def count(lab: TabularLab, phase: str, *_: Any) -> None:
+        lab._model_flops[phase] += 1.0
+
+    def told(lab: TabularLab) -> dict[str, float]:
+        counted.append(take(lab))
+        return counted[-1]
+
+    monkeypatch.setattr(TabularLab, "_count_flops", count)
+    monkeypatch.setattr(TabularLab, "take_model_flops", told)
+    assert toy(tmp_path / "run", fails_at_5 + "rollback", "checkpoint.keep=1", "health.window=4") == 0
+    # Each step scores once and makes 4 passes of 2 updates. Steps 4 and 5 come twice, and no count holds two of them.
+    steps = [each for each in counted if each]
+    assert len(steps) == STEPS + 2 and all(each == {"score": 1.0, "update": 8.0} for each in steps)
 
 
 def test_a_run_that_cannot_roll_back_stops(tmp_path, fails_at_5, capsys):
@@ -150,13 +187,31 @@ def test_a_signal_ends_a_pause_and_the_same_command_goes_on(tmp_path, fails_at_5
 
 
 @pytest.mark.slow
+def test_paused_ranks_stop_at_a_signal_and_go_on_at_the_same_command(tmp_path):
+    folder = tmp_path / "run"
+    always = ["health.grad_norm_spike.factor=1.0001", "health.grad_norm_spike.action=pause", "optimizer.lr=1e-2"]
+    command = [sys.executable, "-m", "dapo_cli", "train", "quickstart", f"run.dir={folder}", *SMALL, *TWO, *always]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (folder / "paused").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        paused_after = len(lines(folder / "metrics.jsonl"))
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert process.returncode == STOPPED and f"SIGTERM: stopped after step {paused_after} of 5" in said, said
+    assert not (folder / "paused").exists() and checkpoints(folder)[-1] == paused_after
+    done = subprocess.run([*command, "health.grad_norm_spike.action=note", "--allow-changes"], timeout=300)
+    assert done.returncode == 0 and len(lines(folder / "metrics.jsonl")) == 5
+
+
+@pytest.mark.slow
 def test_ranks_roll_back_together(tmp_path):
     """Two processes come to the alarms of one, go back together, and stop after the last rollback."""
-    small = ["run.steps=5", "run.threads=1", "eval.data=null", "data.prompts=512", "algorithm.groups_per_step=4"]
-    small += ["algorithm.groups_per_update=2", "algorithm.samples_per_prompt=4", "optimizer.warmup_steps=1"]
-    small += ["sampler.max_prompts_per_round=12", "sampler.max_rounds=2", "health.window=4"]
-    small += ["health.grad_norm_spike.factor=1.01", "health.grad_norm_spike.action=rollback"]
-    for name, ranks in (("one", []), ("two", ["learner=fsdp", "launch.processes_per_node=2"])):
+    small = [*SMALL, "health.grad_norm_spike.factor=1.01", "health.grad_norm_spike.action=rollback"]
+    for name, ranks in (("one", []), ("two", TWO)):
         command = [
             sys.executable,
             "-m",

@@ -218,6 +218,42 @@ def test_more_steps_alone_are_the_same_run(run_folder):
     assert read_recorded(str(run_folder.path), None).source.path == run_folder.path
 
 
+def rolled_back(folder: RunFolder, *spans: tuple[int, int]) -> None:
+    """As if the run had gone back from the first step of each pair to the second, and on to step 9."""
+    records = [{"step": step, "figures": {"to_step": to_step}} for step, to_step in spans]
+    folder.write_manifest(folder.read_manifest() | {"rollbacks": records})
+    write_lines(folder.metrics_file, [METRICS[0] | {"step": step} for step in range(1, 10)])
+
+
+@pytest.mark.parametrize(
+    ("spans", "works"),
+    [
+        ([(6, 3)], [1, 2, 3, 6, 7, 8, 9]),
+        ([(6, 3), (8, 5)], [1, 2, 3, 8, 9]),  # 6 and 7 are figures of after the second
+        ([(8, 5), (6, 3)], [1, 2, 3, 8, 9]),
+        ([(4, 2), (8, 6)], [1, 2, 4, 5, 6, 8, 9]),
+        ([(12, 3)], [1, 2, 3]),
+    ],
+)
+def test_a_rerun_must_come_to_the_rollbacks_that_its_steps_stand_behind(run_folder, spans, works):
+    rolled_back(run_folder, *spans)
+    for steps in range(1, 10):
+        if steps in works:
+            assert read_recorded(str(run_folder.path), steps).steps == steps
+            continue
+        remedy = [max(n for n in works if n < steps), *[n for n in works if n > steps][:1]]
+        with pytest.raises(UserError, match=f"give {' or '.join(f'--steps {n}' for n in remedy)}$"):
+            read_recorded(str(run_folder.path), steps)
+
+
+def test_a_rollback_of_a_changed_recipe_is_none_of_the_recipe_before(run_folder):
+    change(run_folder, 5, ["optimizer.lr: 0.0002 in the run folder, 0.5 now"], optimizer={"lr": 0.5})
+    rolled_back(run_folder, (8, 3))
+    assert read_recorded(str(run_folder.path), 3).steps == 3
+    with pytest.raises(UserError, match=r"rolled back from step 8 to 3, .*; give --steps 3$"):
+        read_recorded(str(run_folder.path), 5)
+
+
 # The recorded code --------------------------------------------------------------------------------------------------
 
 

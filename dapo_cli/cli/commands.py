@@ -10,6 +10,7 @@ from dapo_cli.cli import completion, recipe
 from dapo_cli.cli.eval_command import evaluate
 from dapo_cli.cli.provenance_commands import diff, reproduce
 from dapo_cli.errors import UserError
+from dapo_cli.preflight.probe_result import PROMPTS, ProbeSize
 
 OverridesArgument = Annotated[
     list[str] | None,
@@ -106,7 +107,7 @@ def check(
         bool, typer.Option("--probe", help="Load the weights and generate a little: pass rates, lengths, speed.")
     ] = False,
     probe_prompts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Prompts of the probe; else 32.")
+        int | None, typer.Option(min=1, metavar="N", help=f"Prompts of the probe; else {PROMPTS}.")
     ] = None,
     probe_samples: Annotated[
         int | None, typer.Option(min=2, metavar="K", help="Completions of each; else algorithm.samples_per_prompt.")
@@ -123,12 +124,11 @@ def check(
     dapo check quickstart --probe
     dapo check my_recipe.yaml learner=fsdp_bf16 --json
     """
-    from dapo_cli.cli.check import Asked
     from dapo_cli.cli.check import check as run_check
 
     if not probe and (probe_prompts or probe_samples):
         raise UserError("--probe-prompts and --probe-samples are the size of a probe: give --probe, too")
-    asked = Asked(probe_prompts, probe_samples) if probe else None
+    asked = ProbeSize(probe_prompts or PROMPTS, probe_samples) if probe else None
     return run_check(recipe, overrides or [], as_json, asked)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dapo_cli.config.schema import Instruction, Recipe, TabularModel
 from dapo_cli.preflight.findings import Finding, Level
-from dapo_cli.preflight.probe import Probe
+from dapo_cli.preflight.probe_result import Probe
 from dapo_cli.reward.modes import mode_name
 from dapo_cli.tracking.metrics import FAILURES
 

@@ -26,8 +26,8 @@ from dapo_cli.preflight.findings import Finding, Level, refusal
 from dapo_cli.preflight.lints import is_hub_id, recipe_lints, worst_first
 from dapo_cli.preflight.memory import Memory, Sequences, plan_memory, processes
 from dapo_cli.preflight.model_lints import model_lints, sections
-from dapo_cli.preflight.probe import Probe, ProbeSize, probe_record, run_probe
 from dapo_cli.preflight.probe_lints import probe_lints
+from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
 from dapo_cli.pretrained import Pretrained, open_sketch
 from dapo_cli.tabular.table import Table
@@ -86,6 +86,8 @@ def add_probe(found: Survey, size: ProbeSize) -> None:
     if found.count(Level.ERROR):
         found.skipped.append("the probe: first mend the errors")
         return
+    from dapo_cli.preflight.probe import run_probe  # and with it all that trains
+
     try:
         found.probe = run_probe(found.recipe, size)
     except UserError as error:
@@ -200,7 +202,7 @@ def _estimate(found: Survey, pretrained: Pretrained, section: Section | None, ha
     on_cpu = processes(recipe) == 1 and isinstance(recipe.learner, SingleLearner) and not has_gpu
     found.memory = plan_memory(recipe, shape, found.sequences, on_cpu=on_cpu)
     found.fits = gpu_fits(recipe, shape, found.memory, found.sequences)
-    if finding := fit_finding(found.memory, found.fits):
+    if finding := fit_finding(found.fits):
         found.findings.append(finding)
     found.flops = step_flops(recipe, shape, plan)
 
@@ -225,9 +227,9 @@ def as_json(found: Survey) -> dict[str, Any]:
         "overlap": asdict(found.overlap) if found.overlap else None,
         "model": asdict(found.shape) if found.shape else None,
         "memory_bytes": asdict(memory) | peaks if memory else None,
-        "gpus": [asdict(fit) for fit in found.fits],
+        "gpus": [asdict(fit) | {"fits": fit.fits} for fit in found.fits],
         "flops_per_step": asdict(flops) | {"total": flops.total} if flops else None,
-        "probe": probe_record(found.probe) if found.probe else None,
+        "probe": asdict(found.probe) if found.probe else None,
         "findings": [asdict(finding) for finding in found.findings],
         "not_checked": found.skipped,
     }

@@ -16,7 +16,7 @@ from dapo_cli.data.questions import Message, Question
 from dapo_cli.errors import UserError
 from dapo_cli.preflight.answers import answer_finding, check_answers
 from dapo_cli.preflight.batch import batch_lines, plan_batch
-from dapo_cli.preflight.cost import gpu_fits, step_flops
+from dapo_cli.preflight.cost import fit_finding, gpu_fits, step_flops
 from dapo_cli.preflight.dapo_likeness import likeness
 from dapo_cli.preflight.data_check import normalised, overlap
 from dapo_cli.preflight.findings import Level
@@ -245,6 +245,13 @@ def test_which_gpu_has_room() -> None:
     fits = {fit.gb: fit for fit in gpu_fits(recipe, shape, memory, sequences)}
     assert not fits[24].fits and fits[80].fits
     # 0.6 x 80 GB less 15.2 GB of weights, over 2 x 2 x 512 x 28 bytes a token.
+    assert gpu_fits(recipe, shape, memory, replace(sequences, completion=10**7))[-1].lacking == (
+        "the KV cache has no room for a whole sequence of 10,002,048 tokens",
+    )
+    crowded = replace(recipe, rollout=replace(recipe.rollout, gpu_memory_share=0.97))
+    held = (memory.standing + memory.reference) / 1e9
+    finding = fit_finding(gpu_fits(crowded, shape, memory, sequences))
+    assert finding and f"vLLM's share of 136.8 GB and the {held:,.1f} GB that the learner holds" in finding.problem
     assert fits[80].sequences == int((0.6 * 80e9 - 2 * 7_615_616_512) // (57_344 * 22_528))
 
 

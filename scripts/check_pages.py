@@ -1,13 +1,10 @@
 """Write docs/cluster_recipes.md: what `dapo check` says of each shipped recipe of a real model, by formula.
 
-`python scripts/check_pages.py` writes the page, `--check` compares it and ends with 1 where it is old. Models are
-folders with a config.json alone (scripts/model_configs), and nothing is read from the hub, so any machine writes the
-same bytes.
+Models are folders with a config.json alone (scripts/model_configs), and nothing is read from the hub, so any machine
+writes the same bytes.
 """
 
-import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,22 +63,14 @@ def checked(recipe: str, model: str) -> list[str]:
     return page_lines(recipe, found)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
-    only_compare = parser.parse_args().check
+def main() -> None:
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as empty:
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": empty}  # before the hub's libraries are imported
         text = page()
-    if only_compare:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE.name}: {'as written now' if same else 'old; run python scripts/check_pages.py'}")
-        return 0 if same else 1
     PAGE.write_text(text, encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

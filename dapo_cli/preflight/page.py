@@ -206,7 +206,7 @@ def _size(value: float) -> str:
 
 
 def _flops(value: float) -> str:
-    for unit, size in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
+    for unit, size in (("ZFLOP", 1e21), ("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
         if value >= size:
             return f"{value / size:,.3g} {unit}"
     return f"{value / 1e9:,.3g} GFLOP"

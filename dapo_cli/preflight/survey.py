@@ -7,7 +7,7 @@ from typing import Any
 from dapo_cli.config.load import LoadedRecipe
 from dapo_cli.config.schema import HubData, PythonReward, Recipe, SingleLearner, TabularData
 from dapo_cli.errors import UserError
-from dapo_cli.inputs import open_model
+from dapo_cli.inputs import check_lengths, open_model
 from dapo_cli.preflight.answers import AnswerCheck, answer_finding, asking_finding, check_answers
 from dapo_cli.preflight.batch import BatchPlan, plan_batch
 from dapo_cli.preflight.cost import GpuFit, StepFlops, fit_finding, gpu_fits, step_flops
@@ -29,7 +29,7 @@ from dapo_cli.preflight.model_lints import model_lints, sections
 from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
-from dapo_cli.pretrained import Pretrained, open_sketch
+from dapo_cli.pretrained import Pretrained, context_of, open_sketch
 from dapo_cli.tabular.table import Table
 from dapo_cli.tracking.provenance import read_code
 
@@ -63,7 +63,7 @@ def survey(loaded: LoadedRecipe, *, has_gpu: bool | None = None) -> Survey:
     recipe = loaded.recipe
     found = Survey(recipe, likeness(recipe), plan_batch(recipe), findings=recipe_lints(recipe))
     _look_at_code(found)
-    pretrained = _open(found)
+    config, pretrained = _open(found)
     read = {} if isinstance(recipe.data, TabularData) else _read(found, pretrained)
     if "data" in read:
         figures = read["data"].figures
@@ -76,7 +76,9 @@ def survey(loaded: LoadedRecipe, *, has_gpu: bool | None = None) -> Survey:
             found.findings.append(finding)
     if pretrained is not None:
         found.findings += model_lints(recipe, pretrained)
-        _estimate(found, pretrained, read.get("data"), _has_gpu() if has_gpu is None else has_gpu)
+    if config is not None:
+        _look_at_lengths(found, config)
+        _estimate(found, config, read.get("data"), _has_gpu() if has_gpu is None else has_gpu)
     found.findings = worst_first(found.findings)
     return found
 
@@ -104,11 +106,13 @@ def _look_at_code(found: Survey) -> None:
         found.findings.append(Finding(Level.WARNING, "code of dapo", "", problem, remedy))
 
 
-def _open(found: Survey) -> Pretrained | None:
-    """None for a table, and where the model cannot be had."""
+def _open(found: Survey) -> tuple[Any, Pretrained | None]:
+    """The model's configuration, and the model where there is more than that; neither of a table, and where the model
+    cannot be had."""
     model = found.recipe.model
     try:
-        opened = open_sketch(model) or open_model(model, with_weights=False)
+        sketch = open_sketch(model)
+        opened = None if sketch else open_model(model, with_weights=False)
     except UserError as error:
         if is_hub_id(getattr(model, "path", "")):
             found.skipped.append(
@@ -117,17 +121,18 @@ def _open(found: Survey) -> Pretrained | None:
             )
         else:
             found.findings.append(refusal("model", error))
-        return None
+        return None, None
     if isinstance(opened, Table):
         found.plan = plan_batch(found.recipe, len(opened.prompts()))
         found.skipped.append("data, memory and FLOPs: the model is a table, and its prompts are the rows")
-        return None
-    if opened.tokenizer is None:
+        return None, None
+    if opened is None:
         found.skipped.append(
-            f"prompt lengths, chat template and end of sequence: {opened.folder} is a config.json alone, which no run "
-            "can start from"
+            f"prompt lengths, chat template and end of sequence: {getattr(model, 'path', '')} is a config.json alone, "
+            "which no run can start from"
         )
-    return opened
+        return sketch, None
+    return opened.config, opened
 
 
 def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
@@ -182,10 +187,17 @@ def _look_at_batch(found: Survey, prompts: int) -> None:
         found.findings.append(finding)
 
 
-def _estimate(found: Survey, pretrained: Pretrained, section: Section | None, has_gpu: bool) -> None:
+def _look_at_lengths(found: Survey, config: Any) -> None:
+    try:
+        check_lengths(found.recipe, context_of(config))
+    except UserError as error:
+        found.findings.append(refusal("sampling.max_tokens", error))
+
+
+def _estimate(found: Survey, config: Any, section: Section | None, has_gpu: bool) -> None:
     recipe, plan = found.recipe, found.plan
     try:
-        shape = shape_of_model(pretrained.config)
+        shape = shape_of_model(config)
     except UserError as error:
         found.skipped.append(f"memory and FLOPs: {error}")
         return

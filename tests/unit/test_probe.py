@@ -210,7 +210,7 @@ def test_what_a_probe_finds_doubtful(probed: Probe) -> None:
     assert lints_of(recipe, replace(sound, no_answer=0.2)) == []
     assert "state no answer" in lints_of(recipe, replace(sound, no_answer=0.21))[0][1]
     failed = lints_of(recipe, sound, verifier_failed_share=0.75, verifier_failed=3, verifier_failed_timeout=3)
-    assert failed == [("reward", "3 of the probe's verdicts failed: 3 by timeout")]
+    assert failed == [("reward", "3 of the probe's verdicts failed (timeout 3)")]
     assert "solved in 4 tries: nothing to learn" in lints_of(recipe, sound, judged_accuracy=0)[0][1]
     assert "were solved in each of 4 tries" in lints_of(recipe, sound, judged_accuracy=1)[0][1]
 

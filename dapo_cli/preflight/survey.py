@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any
 
 from dapo_cli.config.load import LoadedRecipe
-from dapo_cli.config.schema import HubData, PythonReward, Recipe, SingleLearner, TabularData
+from dapo_cli.config.schema import HubData, Recipe, SingleLearner, TabularData
 from dapo_cli.errors import UserError
 from dapo_cli.inputs import check_lengths, open_model
 from dapo_cli.preflight.answers import AnswerCheck, answer_finding, asking_finding, check_answers
@@ -30,6 +30,7 @@ from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
 from dapo_cli.pretrained import Pretrained, context_of, open_sketch
+from dapo_cli.reward.modes import build_verifier
 from dapo_cli.tabular.table import Table
 from dapo_cli.tracking.provenance import read_code
 
@@ -153,24 +154,23 @@ def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
         read[name] = section
         found.figures.append(section.figures)
         found.findings += data_findings(section, data)
-        _check_answers(found, section)
+    if read:
+        _check_answers(found, read)
     return read
 
 
-def _check_answers(found: Survey, section: Section) -> None:
-    name = section.figures.section
-    data, reward = sections(found.recipe)[name], found.recipe.reward
+def _check_answers(found: Survey, read: dict[str, Section]) -> None:
+    reward = found.recipe.reward
     try:
-        check = check_answers(name, section.questions, data, reward)
-    except UserError as error:
-        assert isinstance(reward, PythonReward), "only a verifier of the user's own fails to load"
-        if name == "data":
-            found.findings.append(refusal("reward", error))
-        return
-    found.answers.append(check)
-    for finding in (answer_finding(check, reward), asking_finding(name, section.questions, data, reward)):
-        if finding is not None:
-            found.findings.append(finding)
+        with build_verifier(reward) as verifier:
+            for name, section in read.items():
+                data = sections(found.recipe)[name]
+                check = check_answers(name, section.questions, data, reward, verifier)
+                told = answer_finding(check, reward), asking_finding(name, section.questions, data, reward)
+                found.answers.append(check)
+                found.findings += [finding for finding in told if finding is not None]
+    except UserError as error:  # a verifier of the user's own does not load
+        found.findings.append(refusal("reward", error))
 
 
 def _look_at_batch(found: Survey, prompts: int) -> None:

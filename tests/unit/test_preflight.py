@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,11 @@ from dapo_cli.preflight.survey import Survey, as_json, survey
 from dapo_cli.pretrained import open_config
 
 SMALL = ("data.prompts=64", "eval.data.prompts=8", "reward.workers=1")
+
+
+@pytest.fixture(autouse=True)
+def one_pool(monkeypatch: pytest.MonkeyPatch, build_verifier_once: Any) -> None:
+    monkeypatch.setattr("dapo_cli.preflight.survey.build_verifier", build_verifier_once)
 
 
 @pytest.fixture
@@ -280,14 +286,17 @@ def test_overlap_counts_exact_and_near_copies() -> None:
     assert (found.exact, found.normalised, found.of, found.example) == (1, 2, 3, "What is 3 + 4?")
 
 
-def test_gold_answers_that_the_verifier_cannot_read_are_named() -> None:
+def test_gold_answers_that_the_verifier_cannot_read_are_named(build_verifier_once: Any) -> None:
     data = FilesData(paths=[], instruction=Instruction.authors)
     asked = questions(("a", "7"), ("b", CHOICES), ("c", r"\frac{1}{2}"))
-    check = check_answers("data", asked, data, MathReward(workers=1))
+    math, authors = MathReward(workers=1), AuthorsReward(workers=1)
+    with build_verifier_once(math) as verifier:
+        check = check_answers("data", asked, data, math, verifier)
     assert (check.checked, check.unread) == (3, 1)
     finding = answer_finding(check, MathReward())
     assert finding is not None and finding.level is Level.WARNING and "row 2" in finding.problem
-    whole = check_answers("data", asked[:1], data, AuthorsReward(workers=1))
+    with build_verifier_once(authors) as verifier:
+        whole = check_answers("data", asked[:1], data, authors, verifier)
     assert whole.unread == 0 and answer_finding(whole, AuthorsReward()) is None
 
 
@@ -394,7 +403,7 @@ def test_data_that_the_run_would_refuse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_has_a_page(name: str, offline: None) -> None:
-    found = survey(load_recipe(name, SMALL if "quickstart" in name else []))
+    found = survey(load_recipe(name, () if name.startswith(("dapo_", "toy")) else SMALL))
     lines = page_lines(name, found)
     assert lines[0].startswith(f"{name}: {found.likeness.algorithm}")
     assert found.count(Level.ERROR) == 0, lines

@@ -236,9 +236,10 @@ def test_a_low_yield_and_one_far_from_the_assumed(probed: Probe, mixed: int, key
 
 
 def test_the_command_tells_it_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], build_verifier_once: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dapo_cli.preflight.survey.build_verifier", build_verifier_once)
     asked = ["check", "quickstart", *SMALL, "eval.data=null", "--probe", "--probe-prompts", "4", "--probe-samples", "2"]
     assert run([*asked, "--json"], debug=False) == 0
     probe = json.loads(capsys.readouterr().out)["probe"]

@@ -125,7 +125,6 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "wandb", "math_verify", "sympy")
 PROBE = """
 import sys
-from dapo_cli.cli import train
 from dapo_cli.cli.app import run
 status = run(sys.argv[1:], debug=True)
 print("LOADED", sorted({name.partition(".")[0] for name in sys.modules}))

@@ -54,7 +54,7 @@ def read_inputs(recipe: Recipe) -> Inputs:
     pretrained = open_model(recipe.model)
     if isinstance(pretrained, Table):
         return _inputs_of_table(recipe, pretrained)
-    check_lengths(recipe, pretrained)
+    check_lengths(recipe, pretrained.context)
     prompts, record = _read_prompts("data", recipe.data, pretrained)
     eval_prompts: list[Prompt] = []
     records = [record]
@@ -91,19 +91,19 @@ def manifest_of(
     )
 
 
-def check_lengths(recipe: Recipe, pretrained: Pretrained) -> None:
+def check_lengths(recipe: Recipe, context: int | None) -> None:
     """Raises UserError for sequences longer than the model's context."""
-    _check_context("", recipe.data, recipe.sampling.max_tokens, pretrained)
+    _check_context("", recipe.data, recipe.sampling.max_tokens, context)
     if recipe.eval.data is not None:
-        _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, pretrained)
+        _check_context("eval.", recipe.eval.data, recipe.eval.sampling.max_tokens, context)
 
 
-def _check_context(section: str, data: DataConfig, max_tokens: int, pretrained: Pretrained) -> None:
+def _check_context(section: str, data: DataConfig, max_tokens: int, context: int | None) -> None:
     longest = data.max_prompt_tokens + max_tokens
-    if pretrained.context is not None and longest > pretrained.context:
+    if context is not None and longest > context:
         raise UserError(
             f"{section}data.max_prompt_tokens + {section}sampling.max_tokens = {data.max_prompt_tokens} + {max_tokens} "
-            f"= {longest} tokens, but the model's context is {pretrained.context}: lower one of them"
+            f"= {longest} tokens, but the model's context is {context}: lower one of them"
         )
 
 

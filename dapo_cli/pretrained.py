@@ -14,8 +14,7 @@ from dapo_cli.tracking.provenance import MODEL_SUFFIXES, hub_model_record, model
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model, its tokenizer and configuration (both read already). `commit` is that of a hub model; `tokenizer` is
-    None for a folder with a config.json alone (`open_sketch`), which can be planned with and not trained."""
+    """A model, its tokenizer and configuration (both read already). `commit` is that of a hub model."""
 
     path: str
     folder: str
@@ -40,8 +39,12 @@ class Pretrained:
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a sequence; None where the model has no such limit."""
-        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return context_of(self.config)
+
+
+def context_of(config: Any) -> int | None:
+    """Most tokens of a sequence; None where the model has no such limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def of_folder(model: ModelConfig) -> PretrainedModel:
@@ -63,16 +66,16 @@ def open_pretrained(model: ModelConfig, *, with_weights: bool = True) -> Pretrai
     return Pretrained(model.path, folder, commit, _open_tokenizer(model, folder), config)
 
 
-def open_sketch(model: ModelConfig) -> Pretrained | None:
-    """A folder with a config.json alone, neither weights nor tokenizer: enough for memory and FLOPs. None for any other
-    model. Raises UserError for a configuration that cannot be read."""
+def open_sketch(model: ModelConfig) -> Any | None:
+    """The configuration in a folder that has nothing else, neither weights nor tokenizer: enough for memory and FLOPs.
+    None for any other model. Raises UserError for a configuration that cannot be read."""
     if not isinstance(model, PretrainedModel):
         return None
     folder = Path(model_folder(model.path)).expanduser()
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if present != {"config.json"}:
         return None
-    return Pretrained(model.path, str(folder), None, None, _open_config(model, str(folder)))
+    return _open_config(model, str(folder))
 
 
 def open_config(model: ModelConfig) -> Any:

@@ -1,16 +1,17 @@
 """Write docs/cluster_recipes.md: what `dapo check` says of each shipped recipe of a real model, by formula.
 
-`python scripts/check_pages.py` writes the page, `--check` compares it and ends with 1 where it is old. Models are
-folders with a config.json alone (scripts/model_configs), and nothing is read from the hub, so any machine writes the
-same bytes.
+Models are folders with a config.json alone (scripts/model_configs), and nothing is read from the hub, so any machine
+writes the same bytes.
 """
 
-import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dapo_cli.preflight.survey import Survey
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "cluster_recipes.md"
@@ -37,11 +38,13 @@ with measurement on a CPU.
 """
 
 
-def page() -> str:
-    """The whole page; the working directory must be the root of the checkout."""
+def page(surveys: dict[str, "Survey"]) -> str:
+    """The whole page, of `surveyed()`."""
+    from dapo_cli.preflight.page import page_lines
+
     parts = [INTRODUCTION]
-    for recipe, model in RECIPES.items():
-        rows = [f"    {row}".rstrip() for row in checked(recipe, model)]
+    for recipe, found in surveys.items():
+        rows = [f"    {row}".rstrip() for row in page_lines(recipe, found)]
         parts += [f"## {recipe}", "", *header(recipe), "", *rows, ""]
     return "\n".join(parts)
 
@@ -54,34 +57,29 @@ def header(recipe: str) -> Iterator[str]:
         yield line.removeprefix("# ")
 
 
-def checked(recipe: str, model: str) -> list[str]:
-    """The rows of `dapo check`, but for what depends on this checkout and this machine."""
+def surveyed() -> dict[str, "Survey"]:
+    """What `dapo check` finds, but for what depends on this checkout and this machine; the working directory must be
+    the root of the checkout."""
     from dapo_cli.config.load import load_recipe
-    from dapo_cli.preflight.page import page_lines
     from dapo_cli.preflight.survey import survey
 
-    loaded = load_recipe(recipe, [f"model.path=scripts/model_configs/{model}", "model.revision=null"])
-    found = survey(loaded, has_gpu=not recipe.endswith("_cpu"))
-    found.findings = [finding for finding in found.findings if finding.key != "code of dapo"]
-    return page_lines(recipe, found)
+    surveys = {}
+    for recipe, model in RECIPES.items():
+        loaded = load_recipe(recipe, [f"model.path=scripts/model_configs/{model}", "model.revision=null"])
+        found = survey(loaded, has_gpu=not recipe.endswith("_cpu"))
+        found.findings = [finding for finding in found.findings if finding.key != "code of dapo"]
+        surveys[recipe] = found
+    return surveys
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
-    only_compare = parser.parse_args().check
+def main() -> None:
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as empty:
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": empty}  # before the hub's libraries are imported
-        text = page()
-    if only_compare:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE.name}: {'as written now' if same else 'old; run python scripts/check_pages.py'}")
-        return 0 if same else 1
+        text = page(surveyed())
     PAGE.write_text(text, encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,8 @@
 """Small real parts for the tests: a random Llama over characters and hand-made groups."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")  # as `dapo train`: spinning threads starve other processes
 
@@ -12,10 +14,12 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from dapo_cli.algorithm.advantage import batch_advantages
 from dapo_cli.algorithm.objective import UpdateStats
-from dapo_cli.config.schema import Advantage
+from dapo_cli.config.schema import Advantage, PythonReward, RewardConfig
 from dapo_cli.config.shipped import model_folder
 from dapo_cli.learner.base import BaseLearner
 from dapo_cli.learner.optim import learning_rate
+from dapo_cli.reward.modes import build_verifier
+from dapo_cli.reward.pool import VerifierPool
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, ScoredGroup, Verdict
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -27,6 +31,23 @@ DEVICE = torch.device(os.environ.get("DAPO_TEST_DEVICE", "cpu"))  # of the tests
 @pytest.fixture(scope="session")
 def tokenizer():
     return AutoTokenizer.from_pretrained(model_folder("shipped:tiny-arithmetic"))
+
+
+@pytest.fixture(scope="session")
+def build_verifier_once() -> Iterator[Callable[[RewardConfig], AbstractContextManager[VerifierPool]]]:
+    """In the place of `build_verifier`: workers start once. Those of a user's function are started anew each time."""
+    pools: dict[str, VerifierPool] = {}
+
+    def build(config: RewardConfig) -> AbstractContextManager[VerifierPool]:
+        if isinstance(config, PythonReward):
+            return build_verifier(config)
+        if repr(config) not in pools:
+            pools[repr(config)] = build_verifier(config)
+        return nullcontext(pools[repr(config)])
+
+    yield build
+    for pool in pools.values():
+        pool.close()
 
 
 @pytest.fixture

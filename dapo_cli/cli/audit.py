@@ -1,5 +1,6 @@
 """`dapo audit`: judged completions of a run, for reading by hand."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo_cli.cli.verify import shortened
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 1200  # of a completion; its end, where the answer is
 
 
-def audit(run: str, samples: int, outcome: str) -> None:
+def audit(run: Path, samples: int, outcome: str) -> None:
     """Print `samples` stored completions of that outcome, the oddest format first."""
     from rich.console import Console
     from rich.panel import Panel

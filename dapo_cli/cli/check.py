@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dapo_cli.cli.train import set_threads
@@ -11,6 +10,7 @@ from dapo_cli.config.load import load_recipe
 from dapo_cli.config.schema import Recipe
 from dapo_cli.preflight.findings import Level
 from dapo_cli.preflight.lints import recipe_lints, worst_first
+from dapo_cli.preflight.probe_result import ProbeSize
 
 if TYPE_CHECKING:
     from dapo_cli.inputs import Inputs
@@ -19,15 +19,7 @@ MOST_WARNINGS = 4  # lines of `dapo train`
 FAULTY = 2  # exit code: as of every bad input
 
 
-@dataclass(frozen=True)
-class Asked:
-    """For a probe: prompts, and completions of each; None takes the defaults."""
-
-    prompts: int | None
-    samples: int | None
-
-
-def check(recipe: str, overrides: Sequence[str], as_json: bool, probe: Asked | None = None) -> int:
+def check(recipe: str, overrides: Sequence[str], as_json: bool, probe: ProbeSize | None = None) -> int:
     """Print the page, or the same as JSON; the exit code is 2 where an error is found.
 
     Raises UserError for a recipe that does not load.
@@ -37,11 +29,10 @@ def check(recipe: str, overrides: Sequence[str], as_json: bool, probe: Asked | N
         set_threads(loaded.recipe.run.threads)  # it is to be as fast as the run
     from dapo_cli.preflight import survey
     from dapo_cli.preflight.page import page_lines
-    from dapo_cli.preflight.probe import PROMPTS, ProbeSize
 
     found = survey.survey(loaded)
     if probe is not None:
-        survey.add_probe(found, ProbeSize(probe.prompts or PROMPTS, probe.samples))
+        survey.add_probe(found, probe)
     if as_json:
         print(json.dumps({"recipe": loaded.name} | survey.as_json(found), indent=2, allow_nan=False))
     else:

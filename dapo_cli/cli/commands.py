@@ -7,18 +7,11 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli import completion, recipe
+from dapo_cli.cli.arguments import OverridesArgument, RecipeArgument, RunArgument
 from dapo_cli.cli.eval_command import evaluate
 from dapo_cli.cli.provenance_commands import diff, reproduce
 from dapo_cli.errors import UserError
-
-OverridesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="Values that replace the recipe's; `dapo recipe keys` lists the keys.",
-        autocompletion=completion.overrides,
-    ),
-]
+from dapo_cli.preflight.probe_result import PROMPTS, ProbeSize
 
 app = typer.Typer(
     name="dapo",
@@ -92,21 +85,14 @@ def train(
 
 @app.command()
 def check(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A recipe file or the name of a shipped recipe.",
-            autocompletion=completion.recipes,
-        ),
-    ],
+    recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     probe: Annotated[
         bool, typer.Option("--probe", help="Load the weights and generate a little: pass rates, lengths, speed.")
     ] = False,
     probe_prompts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Prompts of the probe; else 32.")
+        int | None, typer.Option(min=1, metavar="N", help=f"Prompts of the probe; else {PROMPTS}.")
     ] = None,
     probe_samples: Annotated[
         int | None, typer.Option(min=2, metavar="K", help="Completions of each; else algorithm.samples_per_prompt.")
@@ -123,12 +109,11 @@ def check(
     dapo check quickstart --probe
     dapo check my_recipe.yaml learner=fsdp_bf16 --json
     """
-    from dapo_cli.cli.check import Asked
     from dapo_cli.cli.check import check as run_check
 
     if not probe and (probe_prompts or probe_samples):
         raise UserError("--probe-prompts and --probe-samples are the size of a probe: give --probe, too")
-    asked = Asked(probe_prompts, probe_samples) if probe else None
+    asked = ProbeSize(probe_prompts or PROMPTS, probe_samples) if probe else None
     return run_check(recipe, overrides or [], as_json, asked)
 
 
@@ -195,14 +180,7 @@ def ablate(
 
 @app.command()
 def serve(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="The recipe of the run, with rollout vllm_server.",
-            autocompletion=completion.recipes,
-        ),
-    ],
+    recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     host: Annotated[str, typer.Option(help="Address to listen at; whoever reaches it can change the weights.")] = (
         "127.0.0.1"
@@ -224,14 +202,7 @@ def serve(
 
 @app.command()
 def selftest(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RECIPE]",
-            help="A recipe file or the name of a shipped recipe.",
-            autocompletion=completion.recipes,
-        ),
-    ] = "quickstart",
+    recipe: RecipeArgument = "quickstart",
     overrides: OverridesArgument = None,
 ) -> None:
     """Show that the recipe's learner computes the same updates however they are split, on this machine or cluster.
@@ -299,7 +270,7 @@ app.command("eval")(evaluate)
 
 @app.command()
 def audit(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
+    run: RunArgument,
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="Completions to show.")] = 10,
     outcome: Annotated[str, typer.Option(help="right, wrong or failed.")] = "right",
 ) -> None:
@@ -311,7 +282,7 @@ def audit(
 
 @app.command()
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: RunArgument,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
 ) -> None:
     """Follow a run in the terminal: its curves, progress, state and health alarms, until it ends or Ctrl-C.
@@ -369,7 +340,7 @@ app.command()(diff)
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
+    run: RunArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the model.")],
     step: Annotated[int | None, typer.Option(help="Step of the checkpoint; else the newest.")] = None,
 ) -> None:
@@ -382,7 +353,12 @@ def export(
 @data_app.command("show")
 def data_show(
     recipe_or_file: Annotated[
-        str, typer.Argument(metavar="RECIPE_OR_FILE", help="A recipe (its data section is read) or a bare data file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE_OR_FILE",
+            help="A recipe (its data section is read) or a bare data file.",
+            autocompletion=completion.recipes,
+        ),
     ],
     overrides: OverridesArgument = None,
     samples: Annotated[int, typer.Option("-n", "--samples", min=0, help="Prompts to print.")] = 3,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli import completion
+from dapo_cli.cli.arguments import OverridesArgument
 from dapo_cli.errors import UserError
 
 COMPARE_READS = {"compare", "common", "as_json"}
@@ -22,14 +23,7 @@ def evaluate(
             autocompletion=completion.runs,
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Keys of data, rollout and reward; `dapo recipe keys` lists them.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    overrides: OverridesArgument = None,
     data: Annotated[
         list[str] | None,
         typer.Option(

@@ -7,7 +7,7 @@ from dapo_cli.errors import UserError
 from dapo_cli.tracking.run_folder import RunFolder
 
 
-def export(run: str, step: int | None, out: Path) -> None:
+def export(run: Path, step: int | None, out: Path) -> None:
     """Write model and tokenizer of checkpoint `step` (None: the newest) of the run folder `run` to the folder `out`.
 
     Raises UserError where there is no such run or checkpoint, or something lies at `out`.

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli import completion
+from dapo_cli.cli.arguments import RunArgument
 
 
 def reproduce(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.runs)],
+    run: RunArgument,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to make again; else all that the run has.")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="New folder of the rerun; else RUN-reproduced.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli import completion
+from dapo_cli.cli.arguments import OverridesArgument, RecipeArgument
 from dapo_cli.errors import UserError
 
 app = typer.Typer(help="List, copy, show and check recipes.", no_args_is_help=True, rich_markup_mode=None)
@@ -53,20 +54,8 @@ def cp(
 
 @app.command()
 def show(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="A recipe file or the name of a shipped recipe.",
-            autocompletion=completion.recipes,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Values that replace the recipe's.", autocompletion=completion.overrides
-        ),
-    ] = None,
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
 ) -> None:
     """Print every key of a recipe with its value and where that comes from: default, file, option or override.
 
@@ -75,7 +64,7 @@ def show(
     from dapo_cli.config.load import load_recipe
     from dapo_cli.config.resolved import to_yaml
 
-    typer.echo(to_yaml(load_recipe(path, overrides or []), with_origins=True), nl=False)
+    typer.echo(to_yaml(load_recipe(recipe, overrides or []), with_origins=True), nl=False)
 
 
 @app.command("validate")

@@ -16,7 +16,7 @@ from dapo_cli.tracking.run_folder import RunFolder
 IDENTICAL, DIFFERENT = 0, 1
 
 
-def reproduce(run: str, steps: int | None, out: Path | None, allow_changes: bool, checkout: bool) -> int:
+def reproduce(run: Path, steps: int | None, out: Path | None, allow_changes: bool, checkout: bool) -> int:
     """Returns 0 where the rerun's figures are the recorded ones, 1 where not.
 
     Raises UserError before any training where code, data, model or versions are others than the run's.

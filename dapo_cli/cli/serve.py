@@ -29,7 +29,7 @@ def serve(recipe: str, overrides: Sequence[str], host: str, port: int) -> NoRetu
     from dapo_cli.pretrained import open_pretrained
 
     pretrained = open_pretrained(loaded.recipe.model)
-    check_lengths(loaded.recipe, pretrained)
+    check_lengths(loaded.recipe, pretrained.context)
     settings = engine_settings(
         config,
         dtype=config.dtype or loaded.recipe.learner.compute_dtype,

@@ -21,7 +21,7 @@ from dapo_cli.distributed.launch import (
     started_by_launcher,
 )
 from dapo_cli.errors import ProcessFailed, RunStopped, UserError
-from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.run_folder import RunFolder, checkpoint_steps
 
 SHOWN_FILES = 10
 
@@ -83,7 +83,7 @@ def _launch(loaded: LoadedRecipe, folder: RunFolder, arguments: list[str]) -> No
         arguments = ["-m", "dapo_cli", "train", *arguments]
         launch(loaded.recipe.launch, arguments, loaded.recipe.run.threads, name=loaded.recipe.run.dir)
     except ProcessFailed as error:
-        saved = any(RunFolder(loaded.recipe.run.dir).checkpoints.glob("step_*"))
+        saved = checkpoint_steps(folder.checkpoints)
         remedy = "\nThe same command goes on from the last checkpoint." if saved else ""
         raise ProcessFailed(f"{error}{remedy}") from error
 

@@ -7,7 +7,8 @@ from dapo_cli.config.schema import AuthorsReward, DataConfig, Instruction, Rewar
 from dapo_cli.data.prompts import has_instruction
 from dapo_cli.data.questions import Question
 from dapo_cli.preflight.findings import Finding, Level
-from dapo_cli.reward.modes import build_verifier, mode_name
+from dapo_cli.protocols import Verifier
+from dapo_cli.reward.modes import mode_name
 from dapo_cli.types import Case, Outcome, Verdict
 
 MOST_CHECKED = 2000  # answers, spread evenly over the data: some seconds of verifying
@@ -36,10 +37,12 @@ def stated_form(question: Question, data: DataConfig, reward: RewardConfig) -> s
     return "Answer: {}"
 
 
-def check_answers(section: str, questions: Sequence[Question], data: DataConfig, reward: RewardConfig) -> AnswerCheck:
-    """Verify up to MOST_CHECKED gold answers against themselves, by the recipe's own verifier.
+def check_answers(
+    section: str, questions: Sequence[Question], data: DataConfig, reward: RewardConfig, verifier: Verifier
+) -> AnswerCheck:
+    """Verify up to MOST_CHECKED gold answers against themselves, by the recipe's own `verifier`.
 
-    Raises UserError for a verifier of the user's that cannot be loaded.
+    Raises UserError for one of the user's that cannot be loaded.
     """
     count = min(MOST_CHECKED, len(questions))
     chosen = [questions[place * len(questions) // count] for place in range(count)]
@@ -48,8 +51,7 @@ def check_answers(section: str, questions: Sequence[Question], data: DataConfig,
         Case(question.text, "The problem is solved.\n\n" + form.format(question.answer), question.answer)
         for question, form in zip(chosen, forms, strict=True)
     ]
-    with build_verifier(reward) as pool:
-        verdicts = pool.verify(cases)
+    verdicts = verifier.verify(cases)
     wrong = [place for place, verdict in enumerate(verdicts) if verdict.outcome is not Outcome.RIGHT]
     examples = tuple(_example(chosen[place], verdicts[place]) for place in wrong[:SHOWN])
     form = forms[wrong[0]] if wrong else forms[0]

@@ -3,20 +3,12 @@
 from collections.abc import Iterator
 
 from dapo_cli.config.schema import DataConfig, Recipe
-from dapo_cli.errors import UserError
-from dapo_cli.inputs import check_lengths
-from dapo_cli.preflight.findings import Finding, Level, refusal
+from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.pretrained import Pretrained
 
 
 def model_lints(recipe: Recipe, pretrained: Pretrained) -> list[Finding]:
-    sketch = pretrained.tokenizer is None
-    findings = [] if sketch else [*_templates(recipe, pretrained), *_ends(pretrained)]
-    try:
-        check_lengths(recipe, pretrained)
-    except UserError as error:
-        findings.append(refusal("sampling.max_tokens", error))
-    return findings
+    return [*_templates(recipe, pretrained), *_ends(pretrained)]
 
 
 def sections(recipe: Recipe) -> dict[str, DataConfig]:

@@ -7,7 +7,7 @@ from dapo_cli.preflight.dapo_likeness import Likeness, Role
 from dapo_cli.preflight.data_check import DataFigures
 from dapo_cli.preflight.findings import Level
 from dapo_cli.preflight.memory import processes
-from dapo_cli.preflight.probe import Probe
+from dapo_cli.preflight.probe_result import Probe
 from dapo_cli.preflight.survey import Survey
 from dapo_cli.tracking.console import clock_time
 
@@ -152,7 +152,6 @@ def _probe_lines(found: Survey) -> list[str]:
     counts = [round((share or 0.0) * probe.prompts) for share in probe.pass_rates.values()]
     no_answer = "" if probe.no_answer is None else f", {probe.no_answer:.1%} of the others state no answer"
     size = f"{'at least ' if informative.lower_bound else ''}{informative.rate:.0%} of groups of {informative.size}"
-    speed = probe.tokens_per_s or 0.0
     return [
         f"{probe.prompts:,} prompts x {probe.samples} completions, the first of the training stream: "
         f"{figures['judged/accuracy']:.1%} are right, {figures['judged/truncated']:.1%} truncated{no_answer}; "
@@ -166,7 +165,7 @@ def _probe_lines(found: Survey) -> list[str]:
         f"{figures['length/max']:,} (longest)",
         f"a step at this yield: {step.prompts:,.1f} prompts x {plan.samples} = {step.prompts * plan.samples:,.0f} "
         f"completions in {step.rounds:.2f} rounds, to train on {step.groups:,.1f} groups",
-        f"generated {probe.tokens:,} tokens in {probe.generating_s:.1f} s, {speed:,.0f} tokens/s",
+        f"generated {probe.tokens:,} tokens in {probe.generating_s:.1f} s, {probe.tokens_per_s or 0.0:,.0f} tokens/s",
         *_time_lines(probe, plan.steps, processes(found.recipe)),
     ]
 
@@ -207,7 +206,7 @@ def _size(value: float) -> str:
 
 
 def _flops(value: float) -> str:
-    for unit, size in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
+    for unit, size in (("ZFLOP", 1e21), ("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
         if value >= size:
             return f"{value / size:,.3g} {unit}"
     return f"{value / 1e9:,.3g} GFLOP"

@@ -1,11 +1,9 @@
 """A short generation with the recipe's own parts: what no formula knows of it. Leaves no file behind."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
@@ -23,8 +21,9 @@ from dapo_cli.config.schema import (
 from dapo_cli.distributed.world import join_world
 from dapo_cli.errors import Diverged, OutOfSync, UserError
 from dapo_cli.inputs import read_inputs
-from dapo_cli.preflight.estimates import StepForecast, Yield, expected_yield, forecast_step
+from dapo_cli.preflight.estimates import StepForecast, expected_yield, forecast_step
 from dapo_cli.preflight.memory import processes
+from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.protocols import Metrics
 from dapo_cli.reward.overlong import buffer_start
 from dapo_cli.tracking.clock import PhaseClock
@@ -41,47 +40,6 @@ from dapo_cli.tracking.metrics import (
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.train import Parts
 from dapo_cli.types import Group
-
-PROMPTS = 32  # their completions fill the embedded engine's batch in the quickstart
-LOG_LINES = 10  # of an engine that does not start
-
-
-@dataclass(frozen=True)
-class ProbeSize:
-    """Prompts to ask, and completions of each; None takes the recipe's group size."""
-
-    prompts: int = PROMPTS
-    samples: int | None = None
-
-
-@dataclass(frozen=True)
-class Probe:
-    """`figures` are means over the probe's completions, named as in metrics.jsonl; `no_answer` is the share of those
-    that ended by themselves without stating one, None where the verifier does not tell; `pass_rates` are shares of
-    prompts by pass rate, as the ledger names them. `seconds` are those of each phase of a step, from what the probe
-    measured; score and update are missing where several processes share them."""
-
-    prompts: int
-    samples: int
-    informative: Yield
-    step: StepForecast
-    figures: Metrics
-    no_answer: float | None
-    pass_rates: Metrics
-    tokens: int
-    generating_s: float
-    seconds: dict[str, float]
-    step_seconds: float | None
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Of the probe's own generation."""
-        return per_second(self.tokens, self.generating_s)
-
-
-def probe_record(probe: Probe) -> dict[str, Any]:
-    """The probe for a program to read."""
-    return asdict(probe) | {"tokens_per_s": probe.tokens_per_s}
 
 
 def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
@@ -100,7 +58,7 @@ def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
     try:
         with TemporaryDirectory() as path:
             folder = RunFolder(path)
-            with with_end_of_log(folder.engine_log(0)), closing(build_parts(asked, inputs, folder, world)) as parts:
+            with closing(build_parts(asked, inputs, folder, world)) as parts:
                 return _probe(recipe, parts, clock, len(inputs.prompts))
     except OutOfSync as error:
         raise UserError(str(error)) from error
@@ -116,18 +74,6 @@ def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
     finally:
         if grouped and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-
-@contextmanager
-def with_end_of_log(log: Path) -> Iterator[None]:
-    """An error that points to the engine's log, which will be gone, is raised with the end of it."""
-    try:
-        yield
-    except UserError as error:
-        if str(log) not in str(error):
-            raise
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
-        raise UserError("\n  ".join([str(error).replace(f" ({log} has more)", ":"), *lines])) from error
 
 
 def _on_one_process(recipe: Recipe) -> Recipe:
@@ -183,6 +129,7 @@ def _probe(recipe: Recipe, parts: Parts, clock: PhaseClock, prompts: int) -> Pro
         pass_rates={name: known[f"ledger/{name}"] for name in SHARES},
         tokens=num_tokens(judged),
         generating_s=clock.seconds["rollout"],
+        tokens_per_s=per_second(num_tokens(judged), clock.seconds["rollout"]),
         seconds=seconds,
         step_seconds=step_seconds(recipe, seconds) if trained else None,
     )

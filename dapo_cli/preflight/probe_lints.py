@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from dapo_cli.config.schema import Instruction, Recipe, TabularModel
+from dapo_cli.health.failures import failures_by_cause, named
 from dapo_cli.preflight.findings import Finding, Level
-from dapo_cli.preflight.probe import Probe
+from dapo_cli.preflight.probe_result import Probe
 from dapo_cli.reward.modes import mode_name
-from dapo_cli.tracking.metrics import FAILURES
 
 MANY_TRUNCATED = 0.1  # of completions
 MANY_WITHOUT_ANSWER = 0.2  # of those that ended by themselves
@@ -32,9 +32,8 @@ def _completions(recipe: Recipe, probe: Probe) -> Iterator[Finding]:
         remedy += "choose the reward that reads what the model writes (docs/verifier.md)"
         yield Finding(Level.WARNING, "reward", mode, problem, remedy)
     if (probe.figures["verifier/failed_share"] or 0.0) > recipe.health.verifier_failures.failed_share:
-        causes = {cause: probe.figures[f"verifier/failed_{cause}"] for cause in FAILURES}
-        said = ", ".join(f"{count} by {cause}" for cause, count in causes.items() if count)
-        problem = f"{probe.figures['verifier/failed']} of the probe's verdicts failed: {said}"
+        causes = named(failures_by_cause(probe.figures))
+        problem = f"{probe.figures['verifier/failed']} of the probe's verdicts failed ({causes})"
         remedy = "raise reward.timeout_s or reward.memory_limit_mib, or mend the function"
         yield Finding(Level.WARNING, "reward", mode, problem, remedy)
 

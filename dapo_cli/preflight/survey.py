@@ -5,9 +5,9 @@ from enum import Enum
 from typing import Any
 
 from dapo_cli.config.load import LoadedRecipe
-from dapo_cli.config.schema import HubData, PythonReward, Recipe, SingleLearner, TabularData
+from dapo_cli.config.schema import HubData, Recipe, SingleLearner, TabularData
 from dapo_cli.errors import UserError
-from dapo_cli.inputs import open_model
+from dapo_cli.inputs import check_lengths, open_model
 from dapo_cli.preflight.answers import AnswerCheck, answer_finding, asking_finding, check_answers
 from dapo_cli.preflight.batch import BatchPlan, plan_batch
 from dapo_cli.preflight.cost import GpuFit, StepFlops, fit_finding, gpu_fits, step_flops
@@ -26,10 +26,11 @@ from dapo_cli.preflight.findings import Finding, Level, refusal
 from dapo_cli.preflight.lints import is_hub_id, recipe_lints, worst_first
 from dapo_cli.preflight.memory import Memory, Sequences, plan_memory, processes
 from dapo_cli.preflight.model_lints import model_lints, sections
-from dapo_cli.preflight.probe import Probe, ProbeSize, probe_record, run_probe
 from dapo_cli.preflight.probe_lints import probe_lints
+from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.shape import ModelShape, shape_of_model
-from dapo_cli.pretrained import Pretrained, open_sketch
+from dapo_cli.pretrained import Pretrained, context_of, open_sketch
+from dapo_cli.reward.modes import build_verifier
 from dapo_cli.tabular.table import Table
 from dapo_cli.tracking.provenance import read_code
 
@@ -63,7 +64,7 @@ def survey(loaded: LoadedRecipe, *, has_gpu: bool | None = None) -> Survey:
     recipe = loaded.recipe
     found = Survey(recipe, likeness(recipe), plan_batch(recipe), findings=recipe_lints(recipe))
     _look_at_code(found)
-    pretrained = _open(found)
+    config, pretrained = _open(found)
     read = {} if isinstance(recipe.data, TabularData) else _read(found, pretrained)
     if "data" in read:
         figures = read["data"].figures
@@ -76,7 +77,9 @@ def survey(loaded: LoadedRecipe, *, has_gpu: bool | None = None) -> Survey:
             found.findings.append(finding)
     if pretrained is not None:
         found.findings += model_lints(recipe, pretrained)
-        _estimate(found, pretrained, read.get("data"), _has_gpu() if has_gpu is None else has_gpu)
+    if config is not None:
+        _look_at_lengths(found, config)
+        _estimate(found, config, read.get("data"), _has_gpu() if has_gpu is None else has_gpu)
     found.findings = worst_first(found.findings)
     return found
 
@@ -86,6 +89,8 @@ def add_probe(found: Survey, size: ProbeSize) -> None:
     if found.count(Level.ERROR):
         found.skipped.append("the probe: first mend the errors")
         return
+    from dapo_cli.preflight.probe import run_probe  # and with it all that trains
+
     try:
         found.probe = run_probe(found.recipe, size)
     except UserError as error:
@@ -102,11 +107,13 @@ def _look_at_code(found: Survey) -> None:
         found.findings.append(Finding(Level.WARNING, "code of dapo", "", problem, remedy))
 
 
-def _open(found: Survey) -> Pretrained | None:
-    """None for a table, and where the model cannot be had."""
+def _open(found: Survey) -> tuple[Any, Pretrained | None]:
+    """The model's configuration, and the model where there is more than that; neither of a table, and where the model
+    cannot be had."""
     model = found.recipe.model
     try:
-        opened = open_sketch(model) or open_model(model, with_weights=False)
+        sketch = open_sketch(model)
+        opened = None if sketch else open_model(model, with_weights=False)
     except UserError as error:
         if is_hub_id(getattr(model, "path", "")):
             found.skipped.append(
@@ -115,17 +122,18 @@ def _open(found: Survey) -> Pretrained | None:
             )
         else:
             found.findings.append(refusal("model", error))
-        return None
+        return None, None
     if isinstance(opened, Table):
         found.plan = plan_batch(found.recipe, len(opened.prompts()))
         found.skipped.append("data, memory and FLOPs: the model is a table, and its prompts are the rows")
-        return None
-    if opened.tokenizer is None:
+        return None, None
+    if opened is None:
         found.skipped.append(
-            f"prompt lengths, chat template and end of sequence: {opened.folder} is a config.json alone, which no run "
-            "can start from"
+            f"prompt lengths, chat template and end of sequence: {getattr(model, 'path', '')} is a config.json alone, "
+            "which no run can start from"
         )
-    return opened
+        return sketch, None
+    return opened.config, opened
 
 
 def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
@@ -146,24 +154,23 @@ def _read(found: Survey, pretrained: Pretrained | None) -> dict[str, Section]:
         read[name] = section
         found.figures.append(section.figures)
         found.findings += data_findings(section, data)
-        _check_answers(found, section)
+    if read:
+        _check_answers(found, read)
     return read
 
 
-def _check_answers(found: Survey, section: Section) -> None:
-    name = section.figures.section
-    data, reward = sections(found.recipe)[name], found.recipe.reward
+def _check_answers(found: Survey, read: dict[str, Section]) -> None:
+    reward = found.recipe.reward
     try:
-        check = check_answers(name, section.questions, data, reward)
-    except UserError as error:
-        assert isinstance(reward, PythonReward), "only a verifier of the user's own fails to load"
-        if name == "data":
-            found.findings.append(refusal("reward", error))
-        return
-    found.answers.append(check)
-    for finding in (answer_finding(check, reward), asking_finding(name, section.questions, data, reward)):
-        if finding is not None:
-            found.findings.append(finding)
+        with build_verifier(reward) as verifier:
+            for name, section in read.items():
+                data = sections(found.recipe)[name]
+                check = check_answers(name, section.questions, data, reward, verifier)
+                told = answer_finding(check, reward), asking_finding(name, section.questions, data, reward)
+                found.answers.append(check)
+                found.findings += [finding for finding in told if finding is not None]
+    except UserError as error:  # a verifier of the user's own does not load
+        found.findings.append(refusal("reward", error))
 
 
 def _look_at_batch(found: Survey, prompts: int) -> None:
@@ -180,10 +187,17 @@ def _look_at_batch(found: Survey, prompts: int) -> None:
         found.findings.append(finding)
 
 
-def _estimate(found: Survey, pretrained: Pretrained, section: Section | None, has_gpu: bool) -> None:
+def _look_at_lengths(found: Survey, config: Any) -> None:
+    try:
+        check_lengths(found.recipe, context_of(config))
+    except UserError as error:
+        found.findings.append(refusal("sampling.max_tokens", error))
+
+
+def _estimate(found: Survey, config: Any, section: Section | None, has_gpu: bool) -> None:
     recipe, plan = found.recipe, found.plan
     try:
-        shape = shape_of_model(pretrained.config)
+        shape = shape_of_model(config)
     except UserError as error:
         found.skipped.append(f"memory and FLOPs: {error}")
         return
@@ -200,7 +214,7 @@ def _estimate(found: Survey, pretrained: Pretrained, section: Section | None, ha
     on_cpu = processes(recipe) == 1 and isinstance(recipe.learner, SingleLearner) and not has_gpu
     found.memory = plan_memory(recipe, shape, found.sequences, on_cpu=on_cpu)
     found.fits = gpu_fits(recipe, shape, found.memory, found.sequences)
-    if finding := fit_finding(found.memory, found.fits):
+    if finding := fit_finding(found.fits):
         found.findings.append(finding)
     found.flops = step_flops(recipe, shape, plan)
 
@@ -225,9 +239,9 @@ def as_json(found: Survey) -> dict[str, Any]:
         "overlap": asdict(found.overlap) if found.overlap else None,
         "model": asdict(found.shape) if found.shape else None,
         "memory_bytes": asdict(memory) | peaks if memory else None,
-        "gpus": [asdict(fit) for fit in found.fits],
+        "gpus": [asdict(fit) | {"fits": fit.fits} for fit in found.fits],
         "flops_per_step": asdict(flops) | {"total": flops.total} if flops else None,
-        "probe": probe_record(found.probe) if found.probe else None,
+        "probe": asdict(found.probe) if found.probe else None,
         "findings": [asdict(finding) for finding in found.findings],
         "not_checked": found.skipped,
     }

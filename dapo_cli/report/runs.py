@@ -25,7 +25,6 @@ ROLLOUTS = "rollouts"  # judged completions so far
 SECONDS = "seconds"  # of training so far
 STEP = "step"
 
-CLOCK_SECTIONS = ("tokens_per_s", "tflops_per_s", "mfu", "memory")  # of timings.jsonl
 LAST_SHARE = 0.1  # of the steps: what a figure of single steps is averaged over to stand for the end of a run
 
 
@@ -78,8 +77,7 @@ class Run:
         if key in (ROLLOUTS, SECONDS):
             found = [(step, total[key]) for step, total in self.totals().items()]
         else:
-            on_clock = key.partition("/")[0] in CLOCK_SECTIONS
-            records = self.evals if key.startswith("eval/") else self.timings if on_clock else self.steps
+            records = [*self.evals, *self.steps, *self.timings]  # no figure is in two of the files
             found = [(record[STEP], number(record[key])) for record in records if record.get(key) is not None]
         return [(step, value) for step, value in found if math.isfinite(value)]
 

@@ -51,7 +51,7 @@ class Recorded:
         ]
 
 
-def read_recorded(path: str, steps: int | None) -> Recorded:
+def read_recorded(path: Path, steps: int | None) -> Recorded:
     """A run's first `steps` steps, None for all that it has.
 
     Raises UserError where the folder holds no run or fewer steps, for steps on both sides of a resume that changed

@@ -26,6 +26,7 @@ from dapo_cli.types import Prompt
 if TYPE_CHECKING:
     from dapo_cli.pretrained import Pretrained
 
+LOG_LINES = 10  # of an engine that does not start; a probe's log is gone afterwards
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the learner's tensors are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the learner's, too
@@ -65,7 +66,9 @@ class VllmColocatedEngine:
                 list(self.generate([Prompt("", "", (self.eos_ids[0],), "", "")], 1, SamplingConfig(max_tokens=2), ""))
         except Exception as error:  # each kind of unfit model and setting has its own
             said = re.sub(r"(?s).*Value error, (.*?) \[type=.*", r"\1", str(error))  # out of a validator's report
-            raise UserError(f"rollout vllm_colocated: vLLM does not start: {said} ({log_file} has more)") from error
+            log = log_file.read_text(errors="replace").splitlines() if log_file.exists() else []
+            told = [f"rollout vllm_colocated: vLLM does not start: {said}; the end of {log_file.name}:"]
+            raise UserError("\n  ".join([*told, *log[-LOG_LINES:]])) from error
         self._awake = True
 
     def generate(

@@ -5,12 +5,11 @@ from math import fsum
 
 import numpy as np
 
+from dapo_cli.health.failures import FAILURES
 from dapo_cli.protocols import Metrics
 from dapo_cli.types import Group, Outcome, Rollout
 
 NGRAM = 4  # tokens; short enough to catch a repeated line of working, long enough that ordinary prose scores near zero
-
-FAILURES = ("timeout", "memory", "crash", "error", "other")  # the pool's rules of a failed verdict; a user's own
 
 # The order of a line in metrics.jsonl and timings.jsonl, by what stands before the slash.
 SECTIONS = (

@@ -35,11 +35,12 @@ REFUSED, DOUBTFUL = 2, 0
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build_verifier_once: Any) -> Path:
     """The working directory, with data; the code is clean, and the hub cannot be reached."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(survey, "read_code", lambda: SimpleNamespace(record={"dirty": False}))
+    monkeypatch.setattr(survey, "build_verifier", build_verifier_once)
     write("train.jsonl", SUMS)
     write("eval.jsonl", [("3+3=?", "6"), SUMS[0]])
     return tmp_path

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dapo_cli.cli import train
 from dapo_cli.cli.app import run
 from dapo_cli.config.load import load_recipe
-from dapo_cli.errors import RunStopped, UserError
+from dapo_cli.errors import ProcessFailed, RunStopped, UserError
+from dapo_cli.tracking.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,3 +164,17 @@ def test_shell_completion_loads_no_torch() -> None:
     code = "\n".join([*lines, "finally: print('torch' in sys.modules)"])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert "validate" in result.stdout and result.stdout.endswith("False\n")
+
+
+def test_a_save_that_was_cut_off_is_nothing_to_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ProcessFailed("process 1 ended")
+
+    monkeypatch.setattr(train, "launch", fail)
+    monkeypatch.setattr(train, "_read_inputs", lambda *_: None)
+    folder = RunFolder(tmp_path)
+    for saved, goes_on in (("step_000003.unfinished", False), ("step_000003", True)):
+        (folder.checkpoints / saved).mkdir(parents=True)
+        with pytest.raises(ProcessFailed) as told:
+            train._launch(load_recipe("quickstart", [f"run.dir={tmp_path}"]), folder, [])
+        assert ("goes on from the last checkpoint" in str(told.value)) is goes_on

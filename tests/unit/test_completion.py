@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer import Context
@@ -40,6 +41,24 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         run([], debug=False)
     return capsys.readouterr().out.split()
+
+
+def arguments(command: Any, name: str) -> list[tuple[str, Any, Any]]:
+    """(name of the command, the command, argument) of all below it."""
+    if hasattr(command, "commands"):
+        return [row for key, each in command.commands.items() for row in arguments(each, f"{name} {key}")]
+    return [(name, command, each) for each in command.params if each.param_type_name == "argument"]
+
+
+def test_whatever_is_a_recipe_or_a_run_is_offered() -> None:
+    seen = set()
+    for name, command, argument in arguments(get_command(app), "dapo"):
+        for word, expected in (("RECIPE", "quickstart"), ("RUN", "runs/first")):
+            if word in (argument.metavar or ""):
+                offers = [each.value for each in argument.shell_complete(Context(command), "")]
+                assert expected in offers, f"{name} {argument.metavar}"
+                seen.add(name)
+    assert {"dapo watch", "dapo diff", "dapo train", "dapo recipe show"} <= seen
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dapo_cli.config import schema
 from dapo_cli.config.keys import choice_key, options_with, shape_of
 from dapo_cli.config.load import load_recipe
 from dapo_cli.config.reference_page import REGENERATE, reference_page
-from dapo_cli.config.shipped import recipes_folder
+from dapo_cli.config.shipped import recipe_names, recipes_folder
 from dapo_cli.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +171,14 @@ def test_keys_exist(page: Path) -> None:
     matches = [KEY.match(word) for word in words if not word.endswith((".py", ".md", ".jsonl"))]
     named = {match.group() for match in matches if match}
     assert sorted(named - known) == []
+
+
+@pages
+def test_shipped_recipes_exist(page: Path) -> None:
+    """What is named like one of a family of theirs."""
+    like = re.compile(r"(dapo_(?!cli)|smollm2_|quickstart_)[a-z0-9_]+")
+    named = {span for span in spans(split(page.read_text())[1]) if like.fullmatch(span)}
+    assert sorted(named - set(recipe_names())) == []
 
 
 def migration_rows(page: Path) -> list[list[str]]:

@@ -76,3 +76,10 @@ def test_imports_point_down(path: Path) -> None:
         return
     above = {other for other in imported_rooms(path.read_text()) if other != room and height(other) >= height(room)}
     assert above == set(), f"{path.relative_to(PACKAGE)} imports from a layer that is not below it"
+
+
+def test_a_check_without_a_probe_imports_no_trainer() -> None:
+    for path in (PACKAGE / "preflight").glob("*.py"):
+        imported = {node.module for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)}
+        trainer = imported & {"dapo_cli.build", "dapo_cli.train", "dapo_cli.preflight.probe"}
+        assert not trainer or path.name == "probe.py", f"{path.name} imports {trainer} before a probe is asked for"

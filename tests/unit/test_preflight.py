@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from dapo_cli.data.questions import Message, Question
 from dapo_cli.errors import UserError
 from dapo_cli.preflight.answers import answer_finding, check_answers
 from dapo_cli.preflight.batch import batch_lines, plan_batch
-from dapo_cli.preflight.cost import gpu_fits, step_flops
+from dapo_cli.preflight.cost import fit_finding, gpu_fits, step_flops
 from dapo_cli.preflight.dapo_likeness import likeness
 from dapo_cli.preflight.data_check import normalised, overlap
 from dapo_cli.preflight.findings import Level
@@ -28,6 +29,11 @@ from dapo_cli.preflight.survey import Survey, as_json, survey
 from dapo_cli.pretrained import open_config
 
 SMALL = ("data.prompts=64", "eval.data.prompts=8", "reward.workers=1")
+
+
+@pytest.fixture(autouse=True)
+def one_pool(monkeypatch: pytest.MonkeyPatch, build_verifier_once: Any) -> None:
+    monkeypatch.setattr("dapo_cli.preflight.survey.build_verifier", build_verifier_once)
 
 
 @pytest.fixture
@@ -245,6 +251,13 @@ def test_which_gpu_has_room() -> None:
     fits = {fit.gb: fit for fit in gpu_fits(recipe, shape, memory, sequences)}
     assert not fits[24].fits and fits[80].fits
     # 0.6 x 80 GB less 15.2 GB of weights, over 2 x 2 x 512 x 28 bytes a token.
+    assert gpu_fits(recipe, shape, memory, replace(sequences, completion=10**7))[-1].lacking == (
+        "the KV cache has no room for a whole sequence of 10,002,048 tokens",
+    )
+    crowded = replace(recipe, rollout=replace(recipe.rollout, gpu_memory_share=0.97))
+    held = (memory.standing + memory.reference) / 1e9
+    finding = fit_finding(gpu_fits(crowded, shape, memory, sequences))
+    assert finding and f"vLLM's share of 136.8 GB and the {held:,.1f} GB that the learner holds" in finding.problem
     assert fits[80].sequences == int((0.6 * 80e9 - 2 * 7_615_616_512) // (57_344 * 22_528))
 
 
@@ -273,14 +286,17 @@ def test_overlap_counts_exact_and_near_copies() -> None:
     assert (found.exact, found.normalised, found.of, found.example) == (1, 2, 3, "What is 3 + 4?")
 
 
-def test_gold_answers_that_the_verifier_cannot_read_are_named() -> None:
+def test_gold_answers_that_the_verifier_cannot_read_are_named(build_verifier_once: Any) -> None:
     data = FilesData(paths=[], instruction=Instruction.authors)
     asked = questions(("a", "7"), ("b", CHOICES), ("c", r"\frac{1}{2}"))
-    check = check_answers("data", asked, data, MathReward(workers=1))
+    math, authors = MathReward(workers=1), AuthorsReward(workers=1)
+    with build_verifier_once(math) as verifier:
+        check = check_answers("data", asked, data, math, verifier)
     assert (check.checked, check.unread) == (3, 1)
     finding = answer_finding(check, MathReward())
     assert finding is not None and finding.level is Level.WARNING and "row 2" in finding.problem
-    whole = check_answers("data", asked[:1], data, AuthorsReward(workers=1))
+    with build_verifier_once(authors) as verifier:
+        whole = check_answers("data", asked[:1], data, authors, verifier)
     assert whole.unread == 0 and answer_finding(whole, AuthorsReward()) is None
 
 
@@ -387,7 +403,7 @@ def test_data_that_the_run_would_refuse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_has_a_page(name: str, offline: None) -> None:
-    found = survey(load_recipe(name, SMALL if "quickstart" in name else []))
+    found = survey(load_recipe(name, () if name.startswith(("dapo_", "toy")) else SMALL))
     lines = page_lines(name, found)
     assert lines[0].startswith(f"{name}: {found.likeness.algorithm}")
     assert found.count(Level.ERROR) == 0, lines

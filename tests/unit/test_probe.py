@@ -16,8 +16,17 @@ from safetensors.torch import load_file, save_file
 from dapo_cli.algorithm.sampler import round_size
 from dapo_cli.cli.app import run
 from dapo_cli.config.load import load_recipe
-from dapo_cli.config.schema import Recipe, SamplerConfig, Surplus, TabularModel
+from dapo_cli.config.schema import (
+    Precision,
+    PretrainedModel,
+    Recipe,
+    SamplerConfig,
+    Surplus,
+    TabularModel,
+    VllmColocatedRollout,
+)
 from dapo_cli.config.shipped import model_folder
+from dapo_cli.distributed.world import join_world
 from dapo_cli.errors import UserError
 from dapo_cli.preflight.batch import plan_batch
 from dapo_cli.preflight.dapo_likeness import likeness
@@ -25,17 +34,12 @@ from dapo_cli.preflight.estimates import StepForecast, chance_mixed, expected_yi
 from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.preflight.lints import chance_informative
 from dapo_cli.preflight.page import page_lines
-from dapo_cli.preflight.probe import (
-    Probe,
-    ProbeSize,
-    no_answer_share,
-    phase_seconds,
-    run_probe,
-    step_seconds,
-    with_end_of_log,
-)
+from dapo_cli.preflight.probe import no_answer_share, phase_seconds, run_probe, step_seconds
 from dapo_cli.preflight.probe_lints import probe_lints
+from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.survey import Survey, add_probe
+from dapo_cli.pretrained import open_pretrained
+from dapo_cli.rollout import vllm_colocated
 from dapo_cli.tabular.table import make_table
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.types import Outcome, Verdict
@@ -205,8 +209,8 @@ def test_what_a_probe_finds_doubtful(probed: Probe) -> None:
     assert lints_of(recipe, sound, judged_truncated=0.11)[0][0] == "sampling.max_tokens"
     assert lints_of(recipe, replace(sound, no_answer=0.2)) == []
     assert "state no answer" in lints_of(recipe, replace(sound, no_answer=0.21))[0][1]
-    failed = lints_of(recipe, sound, verifier_alarm=1, verifier_failed=3, verifier_failed_timeout=3)
-    assert failed == [("reward", "3 of the probe's verdicts failed: 3 by timeout")]
+    failed = lints_of(recipe, sound, verifier_failed_share=0.75, verifier_failed=3, verifier_failed_timeout=3)
+    assert failed == [("reward", "3 of the probe's verdicts failed (timeout 3)")]
     assert "solved in 4 tries: nothing to learn" in lints_of(recipe, sound, judged_accuracy=0)[0][1]
     assert "were solved in each of 4 tries" in lints_of(recipe, sound, judged_accuracy=1)[0][1]
 
@@ -232,9 +236,10 @@ def test_a_low_yield_and_one_far_from_the_assumed(probed: Probe, mixed: int, key
 
 
 def test_the_command_tells_it_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], build_verifier_once: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dapo_cli.preflight.survey.build_verifier", build_verifier_once)
     asked = ["check", "quickstart", *SMALL, "eval.data=null", "--probe", "--probe-prompts", "4", "--probe-samples", "2"]
     assert run([*asked, "--json"], debug=False) == 0
     probe = json.loads(capsys.readouterr().out)["probe"]
@@ -288,15 +293,27 @@ def test_what_keeps_a_probe_from_being_made(tmp_path: Path) -> None:
     assert "no such folder" in told("model.path=./nowhere")
 
 
-def test_an_engines_log_that_will_be_gone_is_quoted(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text("".join(f"line {number}\n" for number in range(20)))
-    with pytest.raises(UserError) as told, with_end_of_log(log):
-        raise UserError(f"vLLM does not start: no room ({log} has more)")
+def test_the_end_of_an_engines_log_is_quoted_since_a_probes_will_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        os.write(1, b"".join(b"line %d\n" % number for number in range(20)))
+        raise ValueError("no room")
+
+    monkeypatch.setattr(vllm_colocated, "_start", start)
+    model = open_pretrained(PretrainedModel("shipped:tiny-arithmetic"))
+    with pytest.raises(UserError) as told:
+        vllm_colocated.VllmColocatedEngine(
+            VllmColocatedRollout(),
+            model,
+            join_world(with_group=False),
+            dtype=Precision.float32,
+            max_tokens=8,
+            log_file=tmp_path / "log",
+        )
     first, *lines = str(told.value).splitlines()
-    assert first == "vLLM does not start: no room:" and [line.strip() for line in lines] == [
-        f"line {number}" for number in range(10, 20)
-    ]
+    assert first.endswith("vLLM does not start: no room; the end of log:")
+    assert [line.strip() for line in lines] == [f"line {number}" for number in range(10, 20)]
 
 
 def test_no_probe_of_what_has_errors_already() -> None:

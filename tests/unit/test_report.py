@@ -123,6 +123,11 @@ def test_figures_of_steps_are_means_over_the_last_tenth(tmp_path: Path) -> None:
     assert results.points[0].training["policy/entropy"] == pytest.approx((28 + 29 + 30) / 3)
 
 
+def test_whatever_is_in_timings_can_be_compared(ablation: Path) -> None:
+    run = read_run(ablation / "points" / "base" / "seed_0", "base")
+    assert run.series("seconds/step") == [(step, 2.0) for step in range(1, 5)]
+
+
 def test_the_page_says_what_can_and_cannot_be_told_apart(ablation: Path) -> None:
     results = compare_points(read_study([str(ablation)]), "eval/accuracy")
     said = " ".join(headline(results))

@@ -136,12 +136,12 @@ def run_folder(tmp_path: Path, train_file: Path) -> RunFolder:
 
 def now(folder: RunFolder, steps: int = 2) -> Manifest:
     """The manifest that a rerun would have."""
-    recorded = read_recorded(str(folder.path), steps)
+    recorded = read_recorded(folder.path, steps)
     return manifest_now(load_recipe(str(recorded.source.recipe_file), recorded.overrides(folder.path / "rerun")))
 
 
 def test_a_shorter_rerun_of_the_same_run_is_refused_nothing(run_folder):
-    recorded = read_recorded(str(run_folder.path), 2)
+    recorded = read_recorded(run_folder.path, 2)
     assert refusals(recorded, now(run_folder)) == [] == notes(recorded, now(run_folder))
 
 
@@ -165,7 +165,7 @@ def test_each_kind_of_change_is_named(run_folder):
     edited["hardware"] |= {"cpu": "an abacus"}
     run_folder.write_manifest(edited)
     run_folder.requirements_file.write_text("left-pad==1.0.0\n" + run_folder.requirements_file.read_text())
-    recorded = read_recorded(str(run_folder.path), None)
+    recorded = read_recorded(run_folder.path, None)
     found = refusals(recorded, rerun_manifest)
     for beginning in ("torch: 1.0.0", "python: 2.7.18", "processes: 4", "model.files.config.json", "optimizer.lr: 0.5"):
         assert [line for line in found if line.startswith(beginning)], beginning
@@ -186,7 +186,7 @@ def test_a_folder_that_is_there_is_left_alone(run_folder, capsys):
 @pytest.mark.parametrize(("steps", "told"), [(4, "has 3 steps; give 1 to 3"), (0, "give 1 to 3")])
 def test_steps_that_the_run_has_not_made_are_refused(run_folder, steps, told):
     with pytest.raises(UserError, match=told):
-        read_recorded(str(run_folder.path), steps)
+        read_recorded(run_folder.path, steps)
 
 
 def change(folder: RunFolder, step: int, changes: list[str], **recipe: dict[str, Any]) -> Manifest:
@@ -206,16 +206,16 @@ def test_the_steps_before_a_change_are_of_the_recipe_before_it(run_folder):
     recipe_yaml = run_folder.recipe_file.read_text()
     before = change(run_folder, 2, ["optimizer.lr: 0.0002 in the run folder, 0.5 now"], optimizer={"lr": 0.5})
     change(run_folder, 2, ["optimizer.lr: 0.5 in the run folder, 0.1 now"], optimizer={"lr": 0.1})
-    recorded = read_recorded(str(run_folder.path), 2)
+    recorded = read_recorded(run_folder.path, 2)
     assert recorded.manifest == before and recorded.source.recipe_file.read_text() == recipe_yaml
     for steps in (3, None):
         with pytest.raises(UserError, match=r"changed after step 2.*\n  optimizer\.lr.*\n--steps 2 reproduces"):
-            read_recorded(str(run_folder.path), steps)
+            read_recorded(run_folder.path, steps)
 
 
 def test_more_steps_alone_are_the_same_run(run_folder):
     change(run_folder, 2, ["run.steps: 2 in the run folder, 3 now"], run={"steps": 3})
-    assert read_recorded(str(run_folder.path), None).source.path == run_folder.path
+    assert read_recorded(run_folder.path, None).source.path == run_folder.path
 
 
 def rolled_back(folder: RunFolder, *spans: tuple[int, int]) -> None:
@@ -271,7 +271,7 @@ def test_the_recorded_code_comes_back_and_goes_again(run_folder, checkout):  # n
     package = checkout / "dapo_cli"
     (package / "a.py").write_text("a = 2\n")
     (package / "new é.py").write_text("c = 3\n")
-    recorded = read_recorded(str(with_code(run_folder, checkout).path), None)
+    recorded = read_recorded(with_code(run_folder, checkout).path, None)
     git(checkout, "checkout", "--quiet", ".")
     (package / "new é.py").unlink()
     (package / "sub" / "b.py").write_text("b = 9\n")
@@ -289,7 +289,7 @@ def test_the_recorded_code_comes_back_and_goes_again(run_folder, checkout):  # n
 def test_code_that_does_not_come_back_is_refused(run_folder, checkout):  # noqa: F811
     package = checkout / "dapo_cli"
     (package / "a.py").write_text("a = 2\n")
-    recorded = read_recorded(str(with_code(run_folder, checkout).path), None)
+    recorded = read_recorded(with_code(run_folder, checkout).path, None)
     patch = recorded.source.patch_file.read_bytes()
     recorded.source.patch_file.write_bytes(patch.replace(b"a = 2", b"a = 3"))
     with pytest.raises(UserError, match=r"code\.patch: sha256"), recorded_code(recorded, package):

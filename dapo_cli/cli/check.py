@@ -41,10 +41,15 @@ def check(recipe: str, overrides: Sequence[str], as_json: bool, probe: ProbeSize
 
 
 def warn(name: str, recipe: Recipe, inputs: "Inputs") -> None:
-    """What costs nothing to find out, on stderr before a run starts; nothing where all is well."""
+    """What costs nothing to find out, on stderr before a run starts; nothing where all is well.
+
+    Raises UserError for a reward function that fails whatever it is given.
+    """
+    from dapo_cli.preflight.answers import check_function
     from dapo_cli.preflight.model_lints import model_lints
     from dapo_cli.pretrained import Pretrained
 
+    check_function(recipe, inputs.prompts, inputs.reward_function)
     findings = recipe_lints(recipe)
     if isinstance(inputs.pretrained, Pretrained):
         findings += model_lints(recipe, inputs.pretrained)

@@ -3,15 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dapo_cli.config.schema import AuthorsReward, DataConfig, Instruction, RewardConfig, StrictBoxedReward
-from dapo_cli.data.prompts import has_instruction
+from dapo_cli.config.schema import (
+    AuthorsReward,
+    DataConfig,
+    Instruction,
+    PythonReward,
+    Recipe,
+    RewardConfig,
+    StrictBoxedReward,
+)
+from dapo_cli.data.prompts import INSTRUCTION_MARK
 from dapo_cli.data.questions import Question
+from dapo_cli.errors import UserError
 from dapo_cli.preflight.findings import Finding, Level
 from dapo_cli.protocols import Verifier
-from dapo_cli.reward.modes import mode_name
-from dapo_cli.types import Case, Outcome, Verdict
+from dapo_cli.reward.modes import build_verifier, mode_name
+from dapo_cli.reward.user_function import UserFunction
+from dapo_cli.types import Case, Outcome, Prompt, Verdict
 
 MOST_CHECKED = 2000  # answers, spread evenly over the data: some seconds of verifying
+FIRST = 8  # prompts whose gold answers `dapo train` has judged
 SHOWN = 3
 BOX = r"\boxed"
 
@@ -28,13 +39,18 @@ class AnswerCheck:
     examples: tuple[str, ...]
 
 
-def stated_form(question: Question, data: DataConfig, reward: RewardConfig) -> str:
+def stated_form(prompt: str, data: DataConfig, reward: RewardConfig) -> str:
     """How a response that does as it is told states its answer, with the answer as `{}`."""
-    if data.instruction is Instruction.authors or has_instruction(question.messages):
+    if data.instruction is Instruction.authors or INSTRUCTION_MARK in prompt:
         return "Answer: {}"
-    if BOX in question.text or isinstance(reward, StrictBoxedReward):
+    if BOX in prompt or isinstance(reward, StrictBoxedReward):
         return BOX + "{{{}}}"
     return "Answer: {}"
+
+
+def gold_case(prompt: str, answer: str, form: str) -> Case:
+    """A response that gives the gold answer, in a form of `stated_form`."""
+    return Case(prompt, "The problem is solved.\n\n" + form.format(answer), answer)
 
 
 def check_answers(
@@ -46,16 +62,33 @@ def check_answers(
     """
     count = min(MOST_CHECKED, len(questions))
     chosen = [questions[place * len(questions) // count] for place in range(count)]
-    forms = [stated_form(question, data, reward) for question in chosen]
-    cases = [
-        Case(question.text, "The problem is solved.\n\n" + form.format(question.answer), question.answer)
-        for question, form in zip(chosen, forms, strict=True)
-    ]
+    forms = [stated_form(question.text, data, reward) for question in chosen]
+    cases = [gold_case(question.text, question.answer, form) for question, form in zip(chosen, forms, strict=True)]
     verdicts = verifier.verify(cases)
     wrong = [place for place, verdict in enumerate(verdicts) if verdict.outcome is not Outcome.RIGHT]
     examples = tuple(_example(chosen[place], verdicts[place]) for place in wrong[:SHOWN])
     form = forms[wrong[0]] if wrong else forms[0]
     return AnswerCheck(section, count, len(questions), len(wrong), form.format("..."), examples)
+
+
+def check_function(recipe: Recipe, prompts: Sequence[Prompt], function: UserFunction | None) -> None:
+    """A function of the user's must be able to judge: raises UserError where its verdict on the gold answers of the
+    first prompts, whether right or wrong, fails each time."""
+    reward = recipe.reward
+    if not isinstance(reward, PythonReward):
+        return
+    cases = [
+        gold_case(prompt.text, prompt.answer, stated_form(prompt.text, recipe.data, reward))
+        for prompt in prompts[:FIRST]
+    ]
+    with build_verifier(reward, function) as pool:
+        verdicts = pool.verify(cases)
+    if all(verdict.outcome is Outcome.FAILED for verdict in verdicts):
+        raise UserError(
+            f"reward.path={reward.path}: {reward.function} fails on each of the first {len(cases)} gold answers, given "
+            f"as {cases[0].completion!r:.80} ({verdicts[0].rule}), so no reward would say anything; it must return "
+            "True, False or a Verdict, and of a completion that it cannot use, wrong"
+        )
 
 
 def _example(question: Question, verdict: Verdict) -> str:

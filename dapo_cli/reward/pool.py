@@ -5,6 +5,7 @@ the pool works from any thread, beside CUDA, and without importing the caller's 
 """
 
 import selectors
+import sys
 import threading
 import time
 from collections import deque
@@ -29,7 +30,8 @@ class VerifierPool:
     `memory_limit_bytes` bounds a worker's address space; None does not.
 
     Outcome FAILED comes with rule "timeout" (limit reached, worker killed), "crash" (the worker died), "memory"
-    (the memory limit was hit) or "error:KeyError" (what the function raised). Other cases are never affected.
+    (the memory limit was hit) or "error:KeyError" (what the function raised; the first such error is shown on stderr).
+    Other cases are never affected.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class VerifierPool:
         self._setup = Setup(function, warm_up, timeout_s, memory_limit_bytes)
         self._lock = threading.Lock()  # one round at a time
         self._closed = False
+        self._fault_shown = False
         self._workers = [WorkerHandle(self._setup) for _ in range(workers)]
 
     def verify(self, cases: Sequence[Case]) -> list[Verdict]:
@@ -111,6 +114,9 @@ class VerifierPool:
             for slot, worker in enumerate(self._workers):
                 # Everything sent is read before a limit is applied: a late reader must not blame a worker.
                 ended = worker.exchange(round_.verdicts) if worker in ready else None
+                if worker.fault and not self._fault_shown:
+                    print(worker.fault, file=sys.stderr, end="", flush=True)
+                    self._fault_shown = True
                 if ended is not None:
                     self._replace(slot, ended, round_)
                 elif worker.overdue and worker not in ready:

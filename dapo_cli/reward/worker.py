@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import time
 import traceback
 from base64 import b64decode
@@ -13,10 +12,12 @@ from collections.abc import Callable, Iterator
 
 from dapo_cli.errors import UserError
 from dapo_cli.reward.channel import Channel
+from dapo_cli.reward.user_function import UserFunction
 from dapo_cli.types import Case, Outcome, Verdict
 
 READY = "ready"
 BEGUN = "begun"
+FAULT = "fault"  # before the verdict of the first case on which the function raised: what it raised
 MEMORY = "memory"  # the last word of a worker that hit its memory limit
 USER_ERROR = "user_error"
 ORPHAN_FACTOR = 3  # a case that outlives its limit so many times has no parent left to end it
@@ -49,7 +50,7 @@ def _serve(channel: Channel) -> None:
             return
     _limit_memory(memory_limit_bytes)
     channel.send([READY])
-    judge, process = _Judge(function), os.getpid()
+    judge, process, told = _Judge(function), os.getpid(), False
     while True:
         for cases in channel.receive():
             channel.send([BEGUN])
@@ -64,15 +65,18 @@ def _serve(channel: Channel) -> None:
                 if os.getpid() != process:
                     os._exit(0)  # a copy that the function forked and let return
                 seconds = time.perf_counter() - start
+                if judge.fault and not told:
+                    channel.send([FAULT, judge.fault])
+                    told = True
                 channel.send([number, verdict.outcome.value, verdict.extracted, verdict.rule, seconds])
 
 
 class _Judge:
-    """`function` with its faults as verdicts; the first fault of the process is shown on stderr."""
+    """`function` with its faults as verdicts; `fault` describes the first of the process, empty until then."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.shown = False
+        self.fault = ""
 
     def __call__(self, case: Case) -> Verdict:
         try:
@@ -80,10 +84,20 @@ class _Judge:
         except MemoryError:
             raise
         except Exception as error:
-            if not self.shown and sys.stderr is not None:
-                traceback.print_exc()
-            self.shown = True
+            self.fault = self.fault or _description(self.function, error)
             return Verdict(Outcome.FAILED, None, f"error:{type(error).__name__}")
+
+
+def _description(function: Function, error: Exception) -> str:
+    """The traceback as the author of the function wants it: under the file's name, from its first frame on."""
+    trace = error.__traceback__
+    around = {__file__, UserFunction.__call__.__code__.co_filename}
+    while trace is not None and trace.tb_frame.f_code.co_filename in around:
+        trace = trace.tb_next
+    label = f"reward.path={function.path}" if isinstance(function, UserFunction) else "the verifier"
+    return f"{label}: a verdict failed. The first error:\n" + "".join(
+        traceback.format_exception(error.with_traceback(trace))
+    )
 
 
 @contextlib.contextmanager

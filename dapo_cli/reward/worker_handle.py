@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from dapo_cli.errors import UserError
 from dapo_cli.interrupt import kill_session
 from dapo_cli.reward.channel import Channel
-from dapo_cli.reward.worker import BEGUN, MEMORY, READY, USER_ERROR, Function
+from dapo_cli.reward.worker import BEGUN, FAULT, MEMORY, READY, USER_ERROR, Function
 from dapo_cli.types import Case, Outcome, Verdict
 
 START_LIMIT_S = 120.0  # from start to ready; importing sympy takes 0.3 to 2 s on an idle machine
@@ -39,7 +39,8 @@ class Setup(NamedTuple):
 
 
 class WorkerHandle:
-    """`pending` are the cases handed over and not yet answered, oldest first; `deadline` is the oldest one's limit."""
+    """`pending` are the cases handed over and not yet answered, oldest first; `deadline` is the oldest one's limit.
+    `fault` describes the first case on which the function raised, empty until then."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
@@ -47,6 +48,7 @@ class WorkerHandle:
         self.channel = Channel(ours, blocking=False)
         self.ready = False
         self.begun = False
+        self.fault = ""
         self.pending: deque[int] = deque()
         self.deadline = time.monotonic() + START_LIMIT_S
         self._timeout_s = setup.timeout_s
@@ -92,6 +94,8 @@ class WorkerHandle:
                     self.ready = True
                 elif kind == BEGUN:
                     self.begun = True
+                elif kind == FAULT:
+                    self.fault = str(content[0])
                 elif kind == self.pending[0]:
                     verdicts[self.pending.popleft()] = _timed_verdict(*content)
                 else:

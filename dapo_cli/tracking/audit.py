@@ -12,7 +12,8 @@ from dapo_cli.tracking.metrics import repeated_ngram_share
 from dapo_cli.tracking.run_folder import RunFolder
 
 _STATEMENT = re.compile(r"\\boxed|\\fbox|answer|答案|####", re.IGNORECASE)
-SHORT_CHARACTERS = 20  # of working before the answer
+SHORT_CHARACTERS = 20  # of working before the answer, of text behind it
+LITTLE_WORKING = f"little working (under {SHORT_CHARACTERS} characters)"
 REPEATED_SHARE = 0.5  # of a completion's 4-grams of words
 
 
@@ -60,7 +61,7 @@ def odd_format(record: dict[str, Any]) -> tuple[str, ...]:
     signs = {
         "cut at the token limit": record["finish"] == "length",
         "several statements": len(_STATEMENT.findall(text)) > 1,
-        "no working": len(_STATEMENT.split(text, maxsplit=1)[0].strip()) < SHORT_CHARACTERS,
+        LITTLE_WORKING: len(_STATEMENT.split(text, maxsplit=1)[0].strip()) < SHORT_CHARACTERS,
         "text behind the answer": len(re.sub(r"[\W_]+", "", behind)) > SHORT_CHARACTERS,
         "repetitive": repeated_ngram_share(words) > REPEATED_SHARE,
         "answer unlike the reference": extracted.strip() != record["answer"].strip(),

@@ -155,10 +155,13 @@ def figures(metrics: Metrics) -> list[str]:
 
 def evaluation_line(step: int, metrics: Metrics) -> str:
     """For example `held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)`; of a table, whose
-    evaluation samples nothing, `expected accuracy 7.0% after step 0 (512 prompts)`."""
+    evaluation samples nothing, `expected accuracy 7.0% after step 0 (512 prompts)`. Failed verdicts are counted behind
+    the samples."""
     k = metrics["eval/samples_per_prompt"]
     kind, samples = ("expected", "") if k is None else ("held-out", f", {k} sample{'' if k == 1 else 's'} each")
-    return f"{kind} accuracy {with_error(metrics)} after step {step} ({metrics['eval/prompts']} prompts{samples})"
+    failed = f", {count:,} verdicts failed" if (count := metrics.get("eval/verifier_failed")) else ""
+    prompts = metrics["eval/prompts"]
+    return f"{kind} accuracy {with_error(metrics)} after step {step} ({prompts} prompts{samples}{failed})"
 
 
 def health_line(event: HealthEvent) -> str:

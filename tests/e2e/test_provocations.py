@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dapo_cli.cli.app import run
-from dapo_cli.data.arithmetic import problems
 from dapo_cli.learner.base import BaseLearner
 from dapo_cli.learner.single import SingleLearner
 from dapo_cli.rollout.transformers_engine import TransformersEngine
@@ -83,11 +82,7 @@ def test_an_engine_that_keeps_its_old_weights(tmp_path, monkeypatch):
     assert alarms["mismatch_drift"] <= 7
 
 
-def test_gold_answers_that_are_all_wrong(tmp_path):
-    rows = [{"prompt": f"{problem.expression}=?", "answer": "-777777"} for problem in problems(0, 512, held_out=False)]
-    (tmp_path / "wrong.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = ["data=files", f"data.paths=[{tmp_path / 'wrong.jsonl'}]"]
-    overrides = [each for each in SMALL if not each.startswith("data.")]
-    command = ["train", "quickstart", f"run.dir={tmp_path / 'run'}", "run.steps=3", *overrides, *data]
-    assert run(command, debug=True) == 0
-    assert first_alarms(tmp_path / "run")["zero_reward_cold_start"] == 3
+def test_a_reward_that_is_never_right(tmp_path):
+    (tmp_path / "never_right.py").write_text("def verify(prompt, completion, answer): return False\n")
+    alarms = quickstart(tmp_path / "run", 3, "reward=python", f"reward.path={tmp_path / 'never_right.py'}")
+    assert alarms["zero_reward_cold_start"] == 3

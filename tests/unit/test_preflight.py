@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,26 @@ def test_training_warns_of_what_is_doubtful_and_of_nothing_else(capsys: pytest.C
     faulty = replace(loaded.recipe, optimizer=replace(loaded.recipe.optimizer, warmup_steps=40))
     warn("quickstart", faulty, inputs)
     assert capsys.readouterr().err.startswith("Warning: optimizer.warmup_steps = 40: ")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "refused"),
+    [
+        ("0.5", True),
+        ("[][0]", True),
+        ("False", False),
+        ("calls.append(1) or (0.5 if len(calls) < 8 else False)", False),
+    ],
+)
+def test_training_is_refused_where_the_reward_judges_nothing(tmp_path: Path, verdict: str, refused: bool) -> None:
+    from dapo_cli.inputs import read_inputs
+
+    (tmp_path / "mine.py").write_text(f"calls = []\ndef verify(prompt, completion, answer): return {verdict}\n")
+    recipe = quickstart("reward=python", f"reward.path={tmp_path / 'mine.py'}", "reward.workers=1").recipe
+    inputs = read_inputs(recipe)
+    complaint = pytest.raises(UserError, match=r"mine\.py: verify fails on each of the first 8 gold answers.*Answer: ")
+    with complaint if refused else nullcontext():
+        warn("mine", recipe, inputs)
 
 
 @pytest.mark.slow

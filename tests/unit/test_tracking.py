@@ -21,7 +21,7 @@ from rich.console import Console
 from dapo_cli.config.schema import HealthAction
 from dapo_cli.errors import UserError
 from dapo_cli.health.event import EventKind, HealthEvent
-from dapo_cli.tracking.console import console_tracker, health_line
+from dapo_cli.tracking.console import console_tracker, evaluation_line, health_line
 from dapo_cli.tracking.file_tracker import FileTracker, choose_rollouts
 from dapo_cli.tracking.files import append_line, json_line, read_lines, write_atomically
 from dapo_cli.tracking.metrics import (
@@ -444,6 +444,9 @@ def test_without_a_terminal_a_step_is_one_aligned_line(capsys):
     )
     assert health_line(ENDED) == "step 3: verifier_failures: its signs are gone."
     assert evaluation == "held-out accuracy 46.1% ± 3.1 after step 0 (256 prompts, 1 sample each)"
+    failing = evaluation_line(3, EVALUATION | {"eval/verifier_failed": 1200})
+    assert failing == "held-out accuracy 46.1% ± 3.1 after step 3 (256 prompts, 1 sample each, 1,200 verdicts failed)"
+    assert evaluation_line(0, EVALUATION | {"eval/verifier_failed": 0}) == evaluation
     assert heading.split() == ["step", "accuracy", "reward", "informative", "entropy", "length", "tokens/s", "ETA"]
     # 9 steps of 2 s to go, then 8 of 3 s
     assert first.split() == ["1/10", "10.0%", "-0.80", "-", "0.250", "33.2", "5,210", "0:18"]

@@ -88,6 +88,17 @@ def test_faults_of_single_cases_fail_alone(tmp_path: Path):
     ]
 
 
+def test_the_first_error_is_shown_once_from_the_files_first_frame(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    path = reward_file(tmp_path, "def verify(prompt, completion, answer):\n    return {}[completion]\n")
+    judged(path, *(Case("", str(number), "") for number in range(40)), workers=2)
+    shown = capfd.readouterr().err
+    assert shown.startswith(
+        f"reward.path={path}: a verdict failed. The first error:\nTraceback (most recent call last)"
+    )
+    assert [line.strip() for line in shown.splitlines() if "File " in line] == [f'File "{path}", line 2, in verify']
+    assert shown.count("KeyError") == 1
+
+
 def test_the_run_keeps_the_file_it_began_with(tmp_path: Path):
     dies = "import os\ndef verify(prompt, completion, answer):\n    return completion != 'die' or os._exit(1)\n"
     path = reward_file(tmp_path, dies)

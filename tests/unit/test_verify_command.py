@@ -202,14 +202,14 @@ WORKED = "We add two and three, which is five: \\boxed{5}"
 
 def test_rarest_format_first_and_each_format_before_a_second_of_any():
     records = [record(step, WORKED) for step in range(1, 9)]
-    records += [record(2, "\\boxed{5}"), record(7, "\\boxed{5}")]  # no working
+    records += [record(2, "\\boxed{5}"), record(7, "\\boxed{5}")]  # little working
     records += [record(3, WORKED, rule="box:symbolic", answer="10/2")]
     found = [(finding.record["step"], finding.format, finding.alike) for finding in oddest(records, 5)]
     assert found == [
         (3, ("box:symbolic", "answer unlike the reference"), 1),
-        (7, ("box:text", "no working"), 2),
+        (7, ("box:text", "little working (under 20 characters)"), 2),
         (8, ("box:text",), 8),
-        (2, ("box:text", "no working"), 2),
+        (2, ("box:text", "little working (under 20 characters)"), 2),
         (7, ("box:text",), 8),
     ]
 

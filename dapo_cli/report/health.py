@@ -33,7 +33,7 @@ def health_line(runs: Sequence[Run]) -> str | None:
 def alarm_lines(run: Run) -> list[str]:
     """For example `runs/a: entropy_collapse (steps 9 to 15, note): entropy fell to 0.01`, the latest first, and those
     that are on before those; of more than MOST_ALARMS, how many more there are."""
-    latest = sorted(reversed(run.alarms or []), key=lambda alarm: not alarm.on)
+    latest = sorted(run.alarms or [], key=lambda alarm: (not alarm.on, -alarm.raised))
     lines = [f"{alarm.rule} ({alarm.steps}, {alarm.action}): {alarm.message}" for alarm in latest[:MOST_ALARMS]]
     if more := len(latest) - len(lines):
         lines.append(f"{counted(more, 'alarm')} more in {run.path / 'health.jsonl'}")

@@ -28,7 +28,7 @@ HEADING_ROWS = 2
 LEAST_ROWS, MOST_ROWS = 2, 12  # of a plot
 ALARM = "! alarm"
 # What a terminal shows that has no UTF-8.
-ASCII = {code: "*" for code in range(FIRST, FIRST + 256)} | {ord(MARK): "o", ord("±"): "~", ord("…"): "."}
+ASCII = dict.fromkeys(range(FIRST, FIRST + 256), "*") | {ord(MARK): "o", ord("±"): "~", ord("…"): "."}
 
 
 def frame(snapshot: Snapshot, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:

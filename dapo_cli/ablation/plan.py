@@ -1,6 +1,7 @@
 """The plan of an ablation, as its YAML file says it: which recipe, which points, which seeds, matched by what."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from dapo_cli.config.shipped import find_plan, find_recipe
-from dapo_cli.config.source import RecipeLoader, yaml_complaint
+from dapo_cli.config.source import read_yaml, yaml_complaint
 from dapo_cli.config.suggest import hint
 from dapo_cli.errors import UserError
 
@@ -137,14 +138,10 @@ def raise_problems(path: Path, problems: list[str]) -> None:
 
 
 def _read_tree(path: Path, problems: list[str]) -> dict[str, Any]:
+    loader, node = read_yaml(path, "plan")
+    problems += _given_twice(node, "")
     try:
-        with path.open("rb") as file:
-            loader = RecipeLoader(file)
-            node = loader.get_single_node()
-            problems += _given_twice(node, "")
-            tree = loader.construct_document(node) if node is not None else {}
-    except OSError as error:
-        raise UserError(f"plan {path}: cannot be read ({error})") from error
+        tree = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
         raise UserError(yaml_complaint(error)) from error
     if not isinstance(tree, dict):
@@ -155,9 +152,8 @@ def _read_tree(path: Path, problems: list[str]) -> dict[str, Any]:
 def _given_twice(node: yaml.Node | None, prefix: str) -> Iterator[str]:
     if not isinstance(node, yaml.MappingNode):
         return
-    names = [str(key.value) for key, _ in node.value]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
+    for name, count in Counter(str(key.value) for key, _ in node.value).items():
+        if count > 1:
             yield f"{prefix}{name} is given twice; keep one"
     for key, value in node.value:
         yield from _given_twice(value, f"{prefix}{key.value}.")

@@ -1,5 +1,7 @@
 """What a recipe file or a command line says, leaf by leaf, before any schema is consulted."""
 
+import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,9 @@ import yaml
 from dapo_cli.errors import UserError
 
 COMMAND_LINE = "command line"  # the place of an override in messages
+MOST_BYTES = 1 << 20  # of a file; shipped ones have some thousand
+MOST_KEYS = 1000  # of a recipe; there are about 300
+MOST_ALIASED = 10_000  # values that the aliases of a file stand for
 
 
 @dataclass(frozen=True)
@@ -41,23 +46,55 @@ class RecipeLoader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def get_single_node(self) -> yaml.Node | None:
+        """Raises a YAMLError for aliases that stand for more than MOST_ALIASED values, or for themselves: some lines of
+        them can stand for more than any memory holds."""
+        node = super().get_single_node()
+        sizes: dict[int, int] = {}
+        if node is not None and _expanded(node, sizes) - len(sizes) > MOST_ALIASED:
+            problem = f"its aliases stand for more than {MOST_ALIASED:,} values; write them out, or fewer"
+            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+        return node
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Values in it where each alias is what it stands for; `sizes` are those known by their identity."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 2 * MOST_BYTES  # of one inside itself
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
+        sizes[id(node)] = 1 + sum(_expanded(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+def read_yaml(path: Path, kind: str) -> tuple[RecipeLoader, yaml.Node | None]:
+    """A file's content, and what makes values of it; `kind` says in messages what the file is. Raises UserError."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                raise UserError(f"{kind} {path}: has {size:,} bytes, and no {kind} needs more than {MOST_BYTES:,}")
+            loader = RecipeLoader(file)
+            return loader, loader.get_single_node()
+    except OSError as error:
+        raise UserError(f"{kind} {path}: cannot be read ({error})") from error
+    except RecursionError:
+        raise UserError(f"{kind} {path}: is nested too deeply; write `key: value` lines in sections") from None
+    except yaml.YAMLError as error:
+        raise UserError(yaml_complaint(error)) from error
+
 
 def read_source(path: Path) -> Source:
     """Read one file. Raises UserError when it is not a YAML mapping."""
-    try:
-        with path.open("rb") as file:
-            loader = RecipeLoader(file)
-            node = loader.get_single_node()
-    except OSError as error:
-        raise UserError(f"recipe {path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise UserError(yaml_complaint(error)) from error
+    loader, node = read_yaml(path, "recipe")
     if node is None:
         raise UserError(f"recipe {path}: is empty; `dapo recipe cp quickstart .` gives one to start from")
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"recipe {path}: must be sections of `key: value` lines, not a {node.id}")
     source = Source(path)
     _collect(loader, node, "", source)
+    if len(source.leaves) > MOST_KEYS:
+        raise UserError(f"recipe {path}: sets {len(source.leaves):,} keys, more than there are; give a recipe's file")
     if not isinstance(source.defaults, list):
         source.problems.append(f"{source.defaults_place}: defaults must be a list of `- GROUP: OPTION` lines")
         source.defaults = []
@@ -65,13 +102,13 @@ def read_source(path: Path) -> Source:
 
 
 def _collect(loader: RecipeLoader, mapping: yaml.MappingNode, prefix: str, source: Source) -> None:
-    written = [str(key_node.value) for key_node, _ in mapping.value]  # before `<<` brings in more
+    written = Counter(str(key_node.value) for key_node, _ in mapping.value)  # before `<<` brings in more
     loader.flatten_mapping(mapping)
     for key_node, value_node in mapping.value:
         name = str(key_node.value)
         place = f"{source.path.name}:{key_node.start_mark.line + 1}"
-        if written.count(name) > 1:
-            written.remove(name)
+        if written[name] > 1:
+            written[name] -= 1
             source.problems.append(f"{place}: {prefix}{name} is given twice; keep one")
         if "." in name:
             source.problems.append(

@@ -219,3 +219,30 @@ def test_a_plan_of_an_ablation_is_told_from_a_recipe(capsys: pytest.CaptureFixtu
     for name in (*plan_names(), str(find_plan(plan_names()[0]))):
         assert run(["check", name], debug=False) == 2
         assert f"is the plan of an ablation, not a recipe: dapo ablate {name}" in capsys.readouterr().err
+
+
+BOMB = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize("command", ["check", "ablate"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("".join(f"key_{n}: 1\n" for n in range(200_000)), "mine.yaml: has 2,688,890 bytes, and no"),
+        (BOMB, "mine.yaml, line 1: not valid YAML: its aliases stand for more than 10,000 values; write them out"),
+        ("run: &run\n  dir: *run\n", "mine.yaml, line 1: not valid YAML: its aliases stand for more than 10,000"),
+        ("run: " + "[" * 2000, "mine.yaml: is nested too deeply"),
+    ],
+)
+def test_a_file_without_end_is_refused_at_once(
+    command: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.yaml").write_text(text)
+    assert run([command, "mine.yaml"], debug=False) == REFUSED
+    assert told in capsys.readouterr().err
+
+
+def test_a_recipe_of_more_keys_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("".join(f"key_{n}: 1\n" for n in range(1001)))
+    assert run(["check", "mine.yaml"], debug=False) == REFUSED
+    assert "recipe mine.yaml: sets 1,001 keys, more than there are" in capsys.readouterr().err

@@ -66,6 +66,8 @@ class Health:
         """Take in a step's figures; returns the alarms that begin or end with it, in the recipe's order."""
         self.window = [*self.window, {"step": step, **metrics}][-self.config.window :]
         found = [self._judge(step, name) for name in self.rules]
+        # Of rules that a resume has switched off.
+        found += [self._ended(step, name, "its rule is off now.") for name in [*self.on] if name not in self.rules]
         return [event for event in found if event is not None]
 
     def _judge(self, step: int, name: str) -> HealthEvent | None:
@@ -75,10 +77,11 @@ class Health:
             self.on[name] = signs.since
             return HealthEvent(step, name, EventKind.began, signs.since, rule.action, signs.message, signs.figures)
         if signs is None and since is not None:
-            del self.on[name]
-            over = f"its signs, there since step {since}, are gone."
-            return HealthEvent(step, name, EventKind.ended, since, rule.action, over)
+            return self._ended(step, name, f"its signs, there since step {since}, are gone.")
         return None
+
+    def _ended(self, step: int, name: str, message: str) -> HealthEvent:
+        return HealthEvent(step, name, EventKind.ended, self.on.pop(name), self.config.rules()[name].action, message)
 
     def respond(self, events: Sequence[HealthEvent], saved: Sequence[int]) -> Response:
         """What to do about a step's events; `saved` are the steps of the checkpoints that there are, its own not yet

@@ -20,12 +20,16 @@ from dapo_cli.config.schema import (
     ZeroRewardColdStart,
 )
 from dapo_cli.health.event import Signs
+from dapo_cli.health.failures import failures_by_cause, named
 from dapo_cli.health.window import Course, Record, average, number, numbers, trailing
 from dapo_cli.wording import counted
+
+FALLEN = 0.2  # of accuracy, from the best in the window: more than draws of prompts make of it
 
 ACCURACY, ENTROPY = "judged/accuracy", "policy/entropy"
 INFORMATIVE, NGRAMS = "sampler/informative_rate", "repetition/ngram_share"
 PENALTY, IN_BUFFER, TRUNCATED = "judged/length_penalty", "length/in_buffer", "judged/truncated"
+LENGTH = "length/mean"
 MEAN_ABS, KL, GRAD_NORM = "mismatch/mean_abs", "mismatch/kl", "policy/grad_norm"
 NEVER_SOLVED, JUDGED = "ledger/never_solved", "sampler/rollouts_total"
 FAILED, FAILED_SHARE = "verifier/failed", "verifier/failed_share"
@@ -85,18 +89,21 @@ def resampling_spiral(window: Sequence[Record], rule: ResamplingSpiral) -> Signs
         return None
     rate, accuracy = average(stretch, INFORMATIVE), average(stretch, ACCURACY)
     prompts = f"{1 / rate:.1f} prompts are generated for each one" if rate else "no prompt generated is one"
-    solved = (accuracy or 0.0) > 0.5
+    best = max(numbers(window, ACCURACY), default=0.0)
+    if best - (accuracy or 0.0) > FALLEN:
+        advice = f"The accuracy was {best:.0%}: the policy broke. Lower optimizer.lr, from a checkpoint of then on."
+    elif (accuracy or 0.0) > 0.5:
+        advice = "The data is nearly solved: give harder prompts, set sampler.skip_solved_above, or end the run."
+    else:
+        advice = (
+            "The data is too hard: give easier prompts, raise algorithm.samples_per_prompt, or set "
+            "sampler.skip_hopeless_below."
+        )
     return Signs(
         since=stretch[0]["step"],
         message=(
             f"{rate:.0%} of the groups were informative over {counted(len(stretch), 'step')}, at an accuracy "
-            f"of {accuracy:.0%}: {prompts} that can be learned from. "
-            + (
-                "The data is nearly solved: give harder prompts, set sampler.skip_solved_above, or end the run."
-                if solved
-                else "The data is too hard: give easier prompts, raise algorithm.samples_per_prompt, or set "
-                "sampler.skip_hopeless_below."
-            )
+            f"of {_percent(accuracy)}: {prompts} that can be learned from. {advice}"
         ),
         figures={INFORMATIVE: rate, ACCURACY: accuracy, "steps": len(stretch)},
     )
@@ -112,8 +119,8 @@ def length_runaway(window: Sequence[Record], rule: LengthRunaway) -> Signs | Non
             since=stretch[0]["step"],
             message=(
                 f"the length penalty took {-penalty:.2f} off the mean reward over {counted(len(stretch), 'step')}, "
-                f"with {_share(last, TRUNCATED)} of the completions cut: it teaches more than the answers do. Raise "
-                "sampling.max_tokens, or look for text that repeats itself in rollouts/."
+                f"with {_percent(number(last, TRUNCATED))} of the completions cut: it teaches more than the answers "
+                "do. Raise sampling.max_tokens, or look for text that repeats itself in rollouts/."
             ),
             figures={PENALTY: penalty, TRUNCATED: number(last, TRUNCATED), "steps": len(stretch)},
         )
@@ -128,7 +135,7 @@ def length_runaway(window: Sequence[Record], rule: LengthRunaway) -> Signs | Non
         since=course.turned_after(key, min),
         message=(
             f"the share of completions {place} rose from {before:.0%} to {now:.0%} (mean length "
-            f"{average(course.earlier, 'length/mean'):,.0f} to {average(course.recent, 'length/mean'):,.0f} tokens): "
+            f"{average(course.earlier, LENGTH) or 0:,.0f} to {average(course.recent, LENGTH) or 0:,.0f} tokens): "
             "they run into sampling.max_tokens. Raise it, or look for text that repeats itself in rollouts/."
         ),
         figures={f"{key}_before": before, key: now},
@@ -142,16 +149,16 @@ def verifier_failures(window: Sequence[Record], rule: VerifierFailures) -> Signs
         return None
     last = stretch[-1]
     failed, verdicts = last[FAILED], last[FAILED] + last["verifier/right"] + last["verifier/wrong"]
-    causes = {key: last[key] for key in last if key.startswith(f"{FAILED}_") and key != FAILED_SHARE and last[key]}
-    named = ", ".join(f"{key.removeprefix(f'{FAILED}_')} {count}" for key, count in causes.items())
+    causes = failures_by_cause(last)
     return Signs(
         since=stretch[0]["step"],
         message=(
-            f"{failed} of {verdicts} verdicts failed ({named}), each of them a reward that says nothing. Look at "
-            "`outcome: failed` in rollouts/; raise reward.timeout_s or reward.memory_limit_mib where that is the "
+            f"{failed} of {verdicts} verdicts failed ({named(causes)}), each of them a reward that says nothing. Look "
+            "at `outcome: failed` in rollouts/; raise reward.timeout_s or reward.memory_limit_mib where that is the "
             "cause, or mend the reward function."
         ),
-        figures={FAILED_SHARE: last[FAILED_SHARE], FAILED: failed, "verdicts": verdicts} | causes,
+        figures={FAILED_SHARE: last[FAILED_SHARE], FAILED: failed, "verdicts": verdicts}
+        | {f"{FAILED}_{cause}": count for cause, count in causes.items()},
     )
 
 
@@ -230,6 +237,5 @@ def _at_most(value: float | None, limit: float) -> bool:
     return value is not None and value <= limit
 
 
-def _share(record: Record, key: str) -> str:
-    value = number(record, key)
-    return "none" if value is None else f"{value:.0%}"
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.0%}"

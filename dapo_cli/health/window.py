@@ -28,6 +28,10 @@ def average(records: Sequence[Record], key: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
 def trailing(window: Sequence[Record], holds: Callable[[Record], bool]) -> list[Record]:
     """The latest steps without a gap for which something holds; empty where it does not for the last one."""
     found: list[Record] = []
@@ -47,9 +51,9 @@ class Course:
 
     @classmethod
     def of(cls, window: Sequence[Record], *keys: str) -> "Course | None":
-        """None where too few steps have all of these figures, or the last one lacks one: there is nothing to say of
-        now."""
-        measured = [record for record in window if all(number(record, key) is not None for key in keys)]
+        """None where too few steps have all of these figures, each a finite number, or the last one lacks one: there is
+        nothing to say of now."""
+        measured = [record for record in window if all(_finite(number(record, key)) for key in keys)]
         if len(measured) < BEFORE + RECENT or measured[-1] is not window[-1]:
             return None
         return cls(measured[:-RECENT], measured[-RECENT:])

@@ -58,6 +58,7 @@ def test_a_trend_needs_two_steps_on_either_side_and_a_figure_of_now() -> None:
     assert collapse([0.5, 0.1, 0.1], [0.9, 0.1, 0.1], [0.3] * 3) is None
     assert collapse([0.5, 0.5, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [0.3] * 4) is not None
     assert collapse([0.5, 0.5, 0.1, 0.1, None], [0.9, 0.9, 0.1, 0.1, 0.0], [0.3] * 5) is None
+    assert collapse([0.5, 0.5, 0.1, 0.1, float("nan")], [0.9, 0.9, 0.1, 0.1, 0.0], [0.3] * 5) is None
     gap = collapse([0.5, 0.5, None, 0.1, 0.1], [0.9, 0.9, 0.0, 0.1, 0.1], [0.3] * 5)
     assert gap is not None and gap.figures["sampler/informative_rate"] == pytest.approx(0.1)
 
@@ -74,8 +75,11 @@ def test_an_entropy_that_explodes_into_repetition() -> None:
     assert explosion([0.5, 0.25, 0.75, 0.7, 0.8], [0.25, 0.25, 0.25, 0.28, 0.259]) is None  # exploration
 
 
-def spiral(rates: list[float | None], accuracy: float = 0.04) -> Signs | None:
-    window = steps(7, sampler__informative_rate=rates, judged__accuracy=[accuracy] * len(rates))
+def spiral(rates: list[float | None], *accuracies: float | None) -> Signs | None:
+    """The last accuracy is that of all further steps."""
+    accuracies = accuracies or (0.04,)
+    each = [accuracies[min(place, len(accuracies) - 1)] for place in range(len(rates))]
+    window = steps(7, sampler__informative_rate=rates, judged__accuracy=each)
     return RULES["resampling_spiral"](window, schema.ResamplingSpiral())
 
 
@@ -86,8 +90,12 @@ def test_a_sampler_that_throws_nearly_everything_away() -> None:
     assert "6.7 prompts are generated for each one" in signs.message and "too hard" in signs.message
     assert spiral([0.5, 0.21, 0.1, 0.15]) is None
     assert spiral([0.1, 0.1, None]) is None
-    solved = spiral([0.0, 0.0, 0.0], accuracy=0.99)
+    solved = spiral([0.0, 0.0, 0.0], 0.99)
     assert solved is not None and "no prompt generated is one" in solved.message and "nearly solved" in solved.message
+    broken = spiral([0.5, 0.1, 0.1, 0.1], 0.25, 0.04)
+    assert broken is not None and "The accuracy was 25%: the policy broke." in broken.message
+    unknown = spiral([0.0, 0.0, 0.0], None)
+    assert unknown is not None and "at an accuracy of none" in unknown.message
 
 
 def runaway(penalty: list[float], in_buffer: list[float | None], truncated: list[float] | None = None) -> Signs | None:
@@ -218,6 +226,15 @@ def test_an_alarm_is_said_once_while_it_lasts_and_keeps_its_first_step() -> None
 def test_a_rule_that_is_off_says_nothing() -> None:
     health = Health(config(HealthAction.off))
     assert [health.feed(step, figures(0.0, 0.25)) for step in range(1, 6)] == [[]] * 5
+
+
+def test_an_alarm_whose_rule_a_resume_switched_off_ends() -> None:
+    health = Health(config())
+    began = [event.record for step in (1, 2) for event in health.feed(step, figures(0.1, 0.25))]
+    assert [record["event"] for record in began] == ["began"]
+    resumed = Health(config(HealthAction.off), events=began)
+    assert said(resumed.feed(3, figures(0.1, 0.25))) == [("resampling_spiral", "ended", 1)]
+    assert resumed.feed(4, figures(0.1, 0.25)) == []
 
 
 FIGURES = st.tuples(st.sampled_from([None, 0.1, 0.2, 0.5]), st.sampled_from([None, 0.1, 0.2, 0.9, float("inf")]))

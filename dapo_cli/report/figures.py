@@ -201,12 +201,14 @@ def _draw_curve(axis: Axes, point: Point, key: str, over: str, look: Line2D) -> 
         "linestyle": look.get_linestyle(),
         "linewidth": look.get_linewidth(),
     }
-    # Over rollouts the places are those of all seeds, and no longer evaluations that each of them made.
-    if key.startswith("eval/") and over == STEP:
+    # Over rollouts the places are those of all seeds, and no longer evaluations that each of them made. A single place
+    # makes no line.
+    if (key.startswith("eval/") and over == STEP) or len(found.x) == 1:
         style |= {"marker": "o", "markersize": 2.2}
     axis.plot(found.x, np.array(found.mean) * factor, **style)
-    if over == STEP:
-        raised, edge = steps_of_alarms(runs_to_draw(point), key), axis.get_xaxis_transform()
+    # An empty line at the edge would have no extent, and matplotlib would lay nothing out.
+    if over == STEP and (raised := steps_of_alarms(runs_to_draw(point), key)):
+        edge = axis.get_xaxis_transform()
         axis.plot(raised, [1.0] * len(raised), "v", color=look.get_color(), markersize=4, transform=edge, clip_on=False)
     if found.count > 1:
         low, high = np.array(found.low) * factor, np.array(found.high) * factor

@@ -77,20 +77,8 @@ def _group(group: str, options: dict[str, list[Key]]) -> str:
 
 
 def _files(heading: str, names: list[str]) -> str:
-    rows = [f"| `{name}` | {_comment(recipes_folder() / f'{name}.yaml')} |" for name in names]
+    rows = [f"| `{name}` | {_cell(comment(recipes_folder() / f'{name}.yaml'))} |" for name in names]
     return "\n".join([f"### {heading}", "", "| name | what it is |", "|---|---|", *rows]) + "\n"
-
-
-def _comment(path: Path) -> str:
-    """The first paragraph of a file's comment, without Hydra's `@package` line."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.removeprefix("#").strip()
-        if not line.startswith("#") or not text:
-            break
-        if not text.startswith("@package"):
-            lines.append(text)
-    return _cell(" ".join(lines))
 
 
 def _cell(text: str) -> str:

@@ -1,12 +1,10 @@
 """The reference of all keys as a Markdown page, generated from `schema.py` and from the comments of shipped files."""
 
-from pathlib import Path
-
 from dapo_cli.config import schema
 from dapo_cli.config.keys import Key, shown
 from dapo_cli.config.ranges import RANGES, range_key
 from dapo_cli.config.reference import reference
-from dapo_cli.config.shipped import recipe_names, recipes_folder
+from dapo_cli.config.shipped import comment, recipe_names, recipes_folder
 
 REGENERATE = "dapo recipe keys --markdown > docs/keys.md"
 

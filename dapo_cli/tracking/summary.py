@@ -8,6 +8,7 @@ from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.metrics import mean
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.training_time import training_seconds
 
 
 def summary_lines(folder: RunFolder) -> list[str]:

@@ -1,16 +1,13 @@
 """What a run may spend beside its steps: judged completions, or seconds of training."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from dapo_cli.config.schema import RunConfig
 from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.training_time import training_seconds
 
 ROLLOUTS_TOTAL = "sampler/rollouts_total"
-NO_TRAINING = ("evaluate", "checkpoint")  # phases of a step that no run is charged for: how often they come is a choice
 
 
 @dataclass
@@ -50,10 +47,3 @@ def read_budget(config: RunConfig, folder: RunFolder) -> Budget:
     rollouts = steps[-1][ROLLOUTS_TOTAL] if steps else 0
     seconds = training_seconds(read_lines(folder.timings_file, "seconds/step"))
     return Budget(config.budget_rollouts, config.budget_seconds, rollouts, seconds)
-
-
-def training_seconds(timings: Iterable[dict[str, Any]]) -> float:
-    """Of steps, by their records of timings.jsonl."""
-    return math.fsum(
-        record["seconds/step"] - sum(record.get(f"seconds/{phase}", 0.0) for phase in NO_TRAINING) for record in timings
-    )

@@ -7,9 +7,10 @@ from typing import Any
 
 from dapo_cli.ablation.plan import Match, MatchBy
 from dapo_cli.ablation.points import Run
-from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
+from dapo_cli.budget import ROLLOUTS_TOTAL
 from dapo_cli.tracking.files import read_lines, whole_lines
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.training_time import training_seconds
 
 TAIL_BYTES = 1 << 16  # a line of metrics has a few thousand
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from dapo_cli.evaluation.results import QUANTILES
+from dapo_cli.evaluation.results import QUANTILES, sampling_words
 
 if TYPE_CHECKING:
     from dapo_cli.evaluation.compare import Comparison, Pair
@@ -119,7 +119,8 @@ def _title(results: dict[str, Any], *, of_step: bool = True, of_mode: bool = Tru
     step = f", step {results['step']}" if of_step and results.get("step") is not None else ""
     mode = f", {results['mode']}" if of_mode else ""
     name = f"{results.get('model', 'model')} on {results.get('data', 'data')}"
-    return f"{name}{step} ({results['problems']:,} problems x {results['k']}{mode})"
+    head = f"{name}{step} ({results['problems']:,} problems x {results['k']}{mode})"
+    return f"{head}\n{sampling_words(results)}"
 
 
 def _main_figures(results: dict[str, Any]) -> list[str]:

@@ -1,12 +1,10 @@
 """The reference of all keys as a Markdown page, generated from `schema.py` and from the comments of shipped files."""
 
-from pathlib import Path
-
 from dapo_cli.config import schema
 from dapo_cli.config.keys import Key, shown
 from dapo_cli.config.ranges import RANGES, range_key
 from dapo_cli.config.reference import reference
-from dapo_cli.config.shipped import recipe_names, recipes_folder
+from dapo_cli.config.shipped import comment, recipe_names, recipes_folder
 
 REGENERATE = "dapo recipe keys --markdown > docs/keys.md"
 
@@ -77,20 +75,8 @@ def _group(group: str, options: dict[str, list[Key]]) -> str:
 
 
 def _files(heading: str, names: list[str]) -> str:
-    rows = [f"| `{name}` | {_comment(recipes_folder() / f'{name}.yaml')} |" for name in names]
+    rows = [f"| `{name}` | {_cell(comment(recipes_folder() / f'{name}.yaml'))} |" for name in names]
     return "\n".join([f"### {heading}", "", "| name | what it is |", "|---|---|", *rows]) + "\n"
-
-
-def _comment(path: Path) -> str:
-    """The first paragraph of a file's comment, without Hydra's `@package` line."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.removeprefix("#").strip()
-        if not line.startswith("#") or not text:
-            break
-        if not text.startswith("@package"):
-            lines.append(text)
-    return _cell(" ".join(lines))
 
 
 def _cell(text: str) -> str:

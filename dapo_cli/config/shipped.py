@@ -1,5 +1,6 @@
 """Where the recipes and models that come with the package are. Imports the standard library only."""
 
+import re
 from pathlib import Path
 
 from dapo_cli.config.suggest import hint
@@ -39,9 +40,20 @@ def _has_key(path: Path, key: str) -> bool:
 
 
 def first_comment(path: Path) -> str:
-    """The first line of a file's comment, which says what it is for; empty where there is none."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+    """The first sentence of a file's comment, which says what it is for; empty where there is none."""
+    return re.split(r"(?<=\.)\s", comment(path), maxsplit=1)[0]
+
+
+def comment(path: Path) -> str:
+    """The first paragraph of a file's comment, without Hydra's `@package` line."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not line.startswith("#") or not text:
+            break
+        if not text.startswith("@package"):
+            lines.append(text)
+    return " ".join(lines)
 
 
 def find_plan(path_or_name: str) -> Path:

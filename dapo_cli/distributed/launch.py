@@ -164,7 +164,7 @@ def _passing_signals_on(reports: Path, processes: int) -> Iterator[None]:
         say_stopping(signal.Signals(number).name)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
     previous = {number: signal.signal(number, handle) for number in StopRequest.SIGNALS}
     try:

@@ -18,6 +18,7 @@ from dapo_cli.errors import UserError
 from dapo_cli.evaluation.data_set import DataSet, read_data_sets
 from dapo_cli.evaluation.engines import compute_dtype, rollout_section
 from dapo_cli.evaluation.options import SERVER, TRANSFORMERS, VLLM, Draw, Options
+from dapo_cli.evaluation.results import sampling_words
 from dapo_cli.evaluation.store import EvaluationFolder
 from dapo_cli.evaluation.subject import Subject, open_subject
 from dapo_cli.reward.modes import mode_name, reward_of
@@ -64,9 +65,15 @@ class EvaluationPlan:
         return max(task.data.longest_prompt + task.draw.sampling.max_tokens for task in self.tasks)
 
     def notes(self) -> list[str]:
-        """Where the figures are not quite of what was asked for."""
+        """Where the figures are not quite of what was asked for, or not what the run itself would measure."""
         found = []
+        own = self.subject.recipe.eval.sampling if self.subject.recipe and not self.options.data else None
         for task in self.tasks:
+            if own not in (None, task.draw.sampling):
+                found.append(
+                    f"{task.data.name}: sampled by {sampling_words(asdict(task.draw.sampling))}; the run's own "
+                    f"evaluations by its eval.sampling, {sampling_words(asdict(own))}"
+                )
             data, tokens = task.data, task.draw.sampling.max_tokens
             if tokens < task.tokens_asked:
                 found.append(

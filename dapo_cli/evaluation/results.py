@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,19 @@ def results_of(described: dict[str, Any], scores: Sequence[ProblemScore], seed: 
             for column, by_value in parts(scores).items()
         },
     }
+
+
+def sampling_words(settings: Mapping[str, Any]) -> str:
+    """Of results or of a recipe's sampling.
+
+    >>> sampling_words({"temperature": 1.0, "top_p": 0.7, "top_k": 0, "max_tokens": 20480})
+    'temperature 1, top_p 0.7, at most 20,480 tokens'
+    """
+    top_k = f", top_k {settings['top_k']}" if settings.get("top_k") else ""
+    return (
+        f"temperature {settings['temperature']:g}, top_p {settings['top_p']:g}{top_k}, at most "
+        f"{settings['max_tokens']:,} tokens"
+    )
 
 
 def write_results(results: dict[str, Any], scores: Sequence[ProblemScore], results_file: Path, table: Path) -> None:

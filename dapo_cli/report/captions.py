@@ -17,6 +17,19 @@ ALTERNATIVES = {
     DIFFICULTY: "Histograms of the prompts' pass rates at the first and the last step.",
 }
 
+DIFFERENCES = (
+    (
+        "paired difference",
+        "per seed, point − baseline of the same seed; then mean and interval of these over the seeds that both "
+        "have finished",
+    ),
+    (
+        "distinguishable",
+        "the interval of the paired difference leaves out 0. Two means whose own intervals overlap may still be "
+        "distinguishable, since pairing takes out what the seeds share; not distinguishable is not equal",
+    ),
+)
+
 
 def figure(name: str, results: Results) -> str:
     return {
@@ -33,11 +46,17 @@ def figure(name: str, results: Results) -> str:
 def _outcome(results: Results) -> str:
     scale = scale_for(results)
     said = (
-        f"Left: {scale.name} at the end of training; black, the mean with its 95 % interval ({basis(results)}); "
-        f"blue, the seeds ({_seeds(results)}); dashed, the baseline's mean. An interval may reach beyond the axis. "
-        "Right: mean paired difference by seed with its 95 % interval; filled markers are distinguishable from 0, "
-        "hollow ones are not."
+        f"{scale.name} at the end of training; black, the mean with its 95 % interval ({basis(results)}); blue, the "
+        f"seeds ({_seeds(results)})"
     )
+    reach = "An interval may reach beyond the axis."
+    if results.alone:
+        said = f"{said[0].upper()}{said[1:]}. {reach}"
+    else:
+        said = (
+            f"Left: {said}; dashed, the baseline's mean. {reach} Right: mean paired difference by seed with its 95 % "
+            "interval; filled markers are distinguishable from 0, hollow ones are not."
+        )
     if results.study.is_ladder:
         said += " The ladder climbs from the baseline at the bottom; each rung holds those below it."
     if any(point.reference is not None for point in results.study.points):
@@ -58,8 +77,10 @@ def _curves(results: Results, over: str) -> str:
     runs = [run for point in points for run in runs_to_draw(point)]
     said = (
         f"Training over {over}. Lines: mean over the finished runs of a point; bands: from the lowest to the "
-        "highest seed. The baseline's line is wider. "
+        "highest seed. "
     )
+    if not results.alone:
+        said += "The baseline's line is wider. "
     widest = max((window(run) for run in runs), default=1)
     if widest > 1:
         said += f"Figures of single steps are running means over {widest} steps; evaluations are as measured. "
@@ -94,11 +115,15 @@ def of_tables(results: Results) -> dict[str, str]:
     )
     said = (
         f"{scale.name.capitalize()} at the end of training ({at_end}) over finished runs; {_seeds(results)}. "
-        f"95 % intervals: {basis(results)}. Differences are paired by seed, "
-        f"{'in percentage points, ' if scale.unit == '%' else ''}with their 95 % interval in brackets; bold where it "
-        "leaves out 0. A dash: not measured, or no seed in common; in brackets: no interval can be given."
+        f"95 % intervals: {basis(results)}."
     )
-    if any(result.at_common for result in results.points):
+    if not results.alone:
+        said += (
+            f" Differences are paired by seed, {'in percentage points, ' if scale.unit == '%' else ''}with their 95 % "
+            "interval in brackets; bold where it leaves out 0. A dash: not measured, or no seed in common; in "
+            "brackets: no interval can be given."
+        )
+    if not results.alone and any(result.at_common for result in results.points):
         said += (
             " Mean at equal rollouts: where every run had spent as many as the thriftiest did in all; a dash where a "
             f"run was not evaluated within {100 * NEAR:.0f} % of there."
@@ -115,9 +140,9 @@ def of_tables(results: Results) -> dict[str, str]:
             "(folders, checkpoints, tracking, launch) are left out."
         ),
         "provenance": (
-            "Every run. Recipe: hash of the resolved recipe without its seed and those keys, so equal within a point. "
-            "Data: hash over the manifest's record of training and held-out data. Model: the hub's commit, or a hash "
-            "over its files' hashes."
+            "Every run. Recipe: hash of the resolved recipe without its seed and the keys that decide no number, so "
+            "equal within a point. Data: hash over the manifest's record of training and held-out data. Model: the "
+            "hub's commit, or a hash over its files' hashes."
         ),
         "health": (
             "Alarms of the runs' own health rules, from the first step of what a rule looks for to the step that "
@@ -143,15 +168,6 @@ def definitions(results: Results) -> list[tuple[str, str]]:
             "t · standard error over the evaluation's prompts. It covers the choice of prompts, not the spread between "
             "seeds; of a difference, the two errors add in squares as if the evaluations shared no prompts",
         ),
-        (
-            "paired difference",
-            "per seed, point − baseline of the same seed; then mean and interval of these over the seeds that both "
-            "have finished",
-        ),
-        (
-            "distinguishable",
-            "the interval of the paired difference leaves out 0. Two means whose own intervals overlap may still be "
-            "distinguishable, since pairing takes out what the seeds share; not distinguishable is not equal",
-        ),
+        *([] if results.alone else DIFFERENCES),
         ("no interval", "one value without a standard error, or values that are all equal"),
     ]

@@ -1,6 +1,5 @@
 """Two runs side by side: what they were made of where it differs, and what came out."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from dapo_cli.errors import UserError
 from dapo_cli.report.health import alarms_text
 from dapo_cli.report.runs import ROLLOUTS, SECONDS, STEP, Run, State, read_run
-from dapo_cli.tracking.manifest import Changed, Manifest, changed, leaves, shown, without_paths
+from dapo_cli.tracking.manifest import Changed, Manifest, by_section, changed, leaves, shown, without_paths
 from dapo_cli.tracking.run_folder import RunFolder
 
 PLACE_KEYS = ("run.dir",)  # of any two runs; the heading says it
@@ -69,18 +68,11 @@ def _parts(run: Run) -> dict[str, dict[str, Any]]:
     return {
         "recipe": recipe,
         "code": {key: manifest["code"].get(key) for key in CODE_KEYS},
-        "data": dict(_data(manifest)),
+        "data": dict(leaves(without_paths(by_section(manifest["data"])), "")),
         "model": dict(leaves(without_paths(manifest["model"]), "")),
         "versions": _versions(run.path, manifest),
         "hardware": dict(leaves(manifest["hardware"], "")) | {"processes": manifest.get("processes", 1)},
     }
-
-
-def _data(manifest: Manifest) -> Iterator[tuple[str, Any]]:
-    """Leaves by the section that a data set serves: "eval.data.prompts"."""
-    for place, record in enumerate(manifest["data"]):
-        rest = {key: value for key, value in record.items() if key != "section"}
-        yield from leaves(without_paths(rest), str(record.get("section", place)))
 
 
 def _versions(path: Path, manifest: Manifest) -> dict[str, str]:

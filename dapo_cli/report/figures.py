@@ -65,7 +65,8 @@ CURVES = (ACCURACY, "judged/reward", "policy/entropy", "length/mean", "sampler/i
 
 
 def outcome_figure(results: Results) -> bytes:
-    """Each point's mean with its interval and seeds; beside it the differences, and published values if there are."""
+    """Each point's mean with its interval and seeds; beside it the differences where there are
+    others, and published values where there are any."""
 
     def draw() -> Figure:
         ordered = results.points[::-1] if not results.study.is_ladder else results.points  # a ladder climbs
@@ -74,13 +75,14 @@ def outcome_figure(results: Results) -> bytes:
         with_published = any(value is not None for value in published)
         heights = [len(wrapped(result.point.label).splitlines()) for result in ordered]
         figure = Figure(figsize=(WIDTH, 1.0 + 0.19 * sum(heights) + 0.11 * len(heights)), layout="constrained")
-        ratios = [3, 3, 1.8] if with_published else [1, 1]
-        axes = figure.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
+        ratios = [3.0] + [3.0] * (not results.alone) + [1.8] * with_published
+        axes = figure.subplots(1, len(ratios), sharey=True, width_ratios=ratios, squeeze=False)[0]
         scale = scale_for(results)
         _draw_values(axes[0], ordered, results, scale)
-        _draw_differences(axes[1], ordered, results, scale)
+        if not results.alone:
+            _draw_differences(axes[1], ordered, results, scale)
         if with_published:
-            _draw_published(axes[2], published)
+            _draw_published(axes[-1], published)
         axes[0].set_yticks(rows, [wrapped(result.point.label) for result in ordered])
         axes[0].set_ylim(-0.6, len(ordered) - 0.4)
         for axis in axes:
@@ -94,7 +96,7 @@ def outcome_figure(results: Results) -> bytes:
 
 def _draw_values(axis: Axes, ordered: Sequence[PointResult], results: Results, scale: Scale) -> None:
     base = results.baseline.estimate
-    if base:
+    if base and not results.alone:
         axis.axvline(scale.factor * base.mean, color="#999999", linewidth=0.8, linestyle=(0, (4, 2)))
     means = [(row, result.estimate.mean) for row, result in enumerate(ordered) if result.estimate]
     if results.study.is_ladder:
@@ -188,7 +190,7 @@ def _curve_handle(point: Point, place: int, results: Results) -> Line2D:
     unfinished = "" if point.finished else " (unfinished)"
     # matplotlib leaves labels that begin with "_" out of legends.
     label = (" " if point.label.startswith("_") else "") + wrapped(point.label + unfinished)
-    width = 2.2 if point is results.study.baseline else 1.2
+    width = 2.2 if point is results.study.baseline and not results.alone else 1.2
     return Line2D([], [], color=COLOURS[place], linestyle=STYLES[place], linewidth=width, label=label)
 
 
@@ -201,12 +203,14 @@ def _draw_curve(axis: Axes, point: Point, key: str, over: str, look: Line2D) -> 
         "linestyle": look.get_linestyle(),
         "linewidth": look.get_linewidth(),
     }
-    # Over rollouts the places are those of all seeds, and no longer evaluations that each of them made.
-    if key.startswith("eval/") and over == STEP:
+    # Over rollouts the places are those of all seeds, and no longer evaluations that each of them made. A single place
+    # makes no line.
+    if (key.startswith("eval/") and over == STEP) or len(found.x) == 1:
         style |= {"marker": "o", "markersize": 2.2}
     axis.plot(found.x, np.array(found.mean) * factor, **style)
-    if over == STEP:
-        raised, edge = steps_of_alarms(runs_to_draw(point), key), axis.get_xaxis_transform()
+    # An empty line at the edge would have no extent, and matplotlib would lay nothing out.
+    if over == STEP and (raised := steps_of_alarms(runs_to_draw(point), key)):
+        edge = axis.get_xaxis_transform()
         axis.plot(raised, [1.0] * len(raised), "v", color=look.get_color(), markersize=4, transform=edge, clip_on=False)
     if found.count > 1:
         low, high = np.array(found.low) * factor, np.array(found.high) * factor

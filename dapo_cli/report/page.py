@@ -90,8 +90,9 @@ def page(results: Results, figures: Sequence[tuple[str, bytes]]) -> bytes:
 def results_table(results: Results) -> Table:
     """Point, mean with interval, seeds, differences, the metric at equal rollouts, and what the plan quotes."""
     scale, common = scale_for(results), results.common_rollouts
-    at_common = common is not None and any(result.at_common for result in results.points)
-    heads = ["point", f"{scale.axis}: mean ± 95 % interval", "each seed", "difference to the baseline"]
+    at_common = not results.alone and any(result.at_common for result in results.points)
+    heads = ["point", f"{scale.axis}: mean ± 95 % interval", "each seed"]
+    heads += ["difference to the baseline"] * (not results.alone)
     heads += ["difference to the rung before"] * results.study.is_ladder
     heads += [f"mean at {common or 0:,.0f} rollouts"] * at_common
     references = [result.point.reference for result in results.points]
@@ -99,7 +100,7 @@ def results_table(results: Results) -> Table:
     heads += ["published reference"] * quoted
     estimates = [result.estimate for result in results.points]
     columns = [_marked(scale.means(estimates), estimates), [Cell(_seeds(one, scale)) for one in results.points]]
-    columns += [_differences([result.to_baseline for result in results.points], scale)]
+    columns += [_differences([result.to_baseline for result in results.points], scale)] * (not results.alone)
     columns += [_differences([result.to_before for result in results.points], scale)] * results.study.is_ladder
     there = [result.at_common.mean if result.at_common else None for result in results.points]
     columns += [[Cell(scale.number(mean)) for mean in there]] * at_common

@@ -47,6 +47,11 @@ class Results:
         return next(result for result in self.points if result.point is self.study.baseline)
 
     @property
+    def alone(self) -> bool:
+        """Whether there is one point, and so nothing to compare it with."""
+        return len(self.points) == 1
+
+    @property
     def others(self) -> list[PointResult]:
         return [result for result in self.points if result.point is not self.study.baseline]
 

@@ -9,13 +9,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
+from dapo_cli.budget import ROLLOUTS_TOTAL
 from dapo_cli.errors import UserError
 from dapo_cli.report.statistics import Measured
 from dapo_cli.tracking.files import each_record
 from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.manifest import Manifest
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.training_time import training_seconds
 
 Record = dict[str, Any]
 

@@ -110,10 +110,14 @@ def _study_of_runs(folders: Sequence[Path], baseline: str | None) -> Study:
                 break
         else:
             groups.append([run])
-    points = [Point(name=group[0].name, label=group[0].name, runs=group) for group in groups]
+    points = [Point(name=group[0].name, label=_label(group), runs=group) for group in groups]
     chosen = _baseline(points, baseline)
-    name = ", ".join(point.name for point in points)
+    name = ", ".join(point.label for point in points)
     return Study(name, "runs", "as each run's recipe.yaml says", None, chosen, points)
+
+
+def _label(seeds: Sequence[Run]) -> str:
+    return seeds[0].name + (f" and {len(seeds) - 1} more" if len(seeds) > 1 else "")
 
 
 def _recipe_of(run: Run) -> Record:

@@ -35,11 +35,14 @@ def compared(study: Study) -> list[tuple[str, str]]:
         match = f"{amount:,.0f} {MATCHED.get(by, by)} a run"
     else:
         match = "nothing but what the recipes say"
-    return [
+    beside = [
         ("Comparison", f"{counted(len(study.points), 'point')}: {KINDS.get(study.kind, study.kind)}"),
-        ("Recipe", study.recipe),
         ("Matched by", match),
         ("Baseline", study.baseline.label),
+    ]
+    return [
+        *(beside if len(study.points) > 1 else []),
+        ("Recipe", study.recipe),
         ("Seeds", f"{', '.join(map(str, seeds))}; {finished} of {counted(len(study.runs), 'run')} finished"),
         ("Commit", listed(codes) if codes else "unknown: no run has a manifest"),
     ]
@@ -50,6 +53,8 @@ def headline(results: Results) -> list[str]:
     scale, highest = scale_for(results), results.highest
     if highest is None or highest.estimate is None:
         return ["No run of any point has come to its end yet, so there is nothing to compare."]
+    if results.alone:
+        return [f"Mean {scale.name} at the end of training: {_mean_with_interval(highest.estimate, scale)}."]
     said = [
         f"The highest mean {scale.name} at the end of training is that of “{highest.point.label}”: "
         f"{_mean_with_interval(highest.estimate, scale)}."
@@ -147,6 +152,8 @@ def told(found: Estimate, scale: Scale) -> str:
 def multiple_comparisons(results: Results) -> list[str]:
     """The caution that the number of intervals calls for."""
     count = results.comparisons
+    if results.alone:
+        return []
     if not count:
         return ["No interval of a difference is shown."]
     by_chance = 0.05 * count
@@ -174,7 +181,7 @@ def statements(results: Results) -> list[str]:
         if before and before is not study.baseline:
             found.append(f"against the rung before {_told_or_absent(result.to_before, scale)}")
         said.append(f"“{result.point.label}”: {'; '.join(found)}.")
-    return said or ["There is one point alone, so no difference."]
+    return said
 
 
 def _told_or_absent(found: Estimate | None, scale: Scale) -> str:

@@ -63,10 +63,10 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     Recipe (but FREE_KEYS), data and model (wherever their files lie), the package's sources, package versions.
     """
     pairs = {key: pair for key, pair in changed(old["recipe"], new["recipe"]).items() if not key.startswith(FREE_KEYS)}
-    for part in ("data", "model"):
-        pairs |= changed(without_paths(old[part]), without_paths(new[part]), part)
+    pairs |= changed(without_paths(old["model"]), without_paths(new["model"]), "model")
     return [
         *(difference(key, *pair) for key, pair in pairs.items()),
+        *_data_differences(by_section(old["data"]), by_section(new["data"])),
         *_code_differences(old["code"], new["code"]),
         *_package_differences(old["packages"], new["packages"]),
     ]
@@ -137,6 +137,40 @@ def without_paths(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [without_paths(value) for value in tree]
     return tree
+
+
+def by_section(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The records of a manifest's data by the section that each serves: "eval.data". An evaluation's has none."""
+    names = [record.get("section", f"data.{place}" if place else "data") for place, record in enumerate(records)]
+    return {
+        name: {key: value for key, value in record.items() if key != "section"}
+        for name, record in zip(names, records, strict=True)
+    }
+
+
+def _data_differences(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> list[str]:
+    """Files that changed by their names, and then nothing of the counts and hashes that follow from them."""
+    files = {name: _file_differences(name, _files(old[name]), _files(new[name])) for name in old if name in new}
+    rest = ({name: part for name, part in side.items() if not files.get(name)} for side in (old, new))
+    pairs = changed(*map(without_paths, rest))
+    return [*(line for lines in files.values() for line in lines), *(difference(key, *pairs[key]) for key in pairs)]
+
+
+def _files(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """(path, sha256) of a record's files, (hub id, commit) of a data set on the hub; the record itself may be one."""
+    return [(each["path"], each["sha256"]) for each in record.get("fingerprints", [record]) if "sha256" in each]
+
+
+def _file_differences(name: str, before: list[tuple[str, str]], now: list[tuple[str, str]]) -> list[str]:
+    """Of as many files by their places, since the folder may have moved; else by their paths."""
+    if len(before) == len(now):
+        pairs = ((path, old, new) for (_, old), (path, new) in zip(before, now, strict=True) if old != new)
+        kinds = {40: "commit", 64: "sha256"}
+        return [
+            f"{name}: {path} has changed ({kinds.get(len(new), 'hash')} {shown(old)}, now {shown(new)})"
+            for path, old, new in pairs
+        ]
+    return [difference(f"{name}: {path}", *pair) for path, pair in changed(dict(before), dict(now)).items() if path]
 
 
 def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from dapo_cli.tracking.files import read_lines
 from dapo_cli.tracking.health_file import Alarm, read_alarms
 from dapo_cli.tracking.metrics import mean
 from dapo_cli.tracking.run_folder import RunFolder
+from dapo_cli.tracking.training_time import training_seconds
 
 
 def summary_lines(folder: RunFolder) -> list[str]:
@@ -52,11 +53,11 @@ def _health(alarms: Sequence[Alarm]) -> str:
 
 
 def _training(timings: Sequence[dict[str, Any]]) -> str:
-    """For example `60 steps in 2:31, 2.5 s a step, 9,800 tokens/s in rollouts`; the evaluation before step 1 is
+    """For example `60 steps in 2:31, 2.5 s a step, 9,800 tokens/s in rollouts`; evaluations and checkpoints are
     not part of it."""
     if not timings:
         return "0 steps"
-    seconds = [record["seconds/step"] for record in timings]
+    seconds = training_seconds(timings)
     speed = mean([record["tokens_per_s/rollout"] for record in timings if record["tokens_per_s/rollout"] is not None])
-    text = f"{len(timings)} steps in {clock_time(sum(seconds))}, {sum(seconds) / len(seconds):.1f} s a step"
+    text = f"{len(timings)} steps in {clock_time(seconds)}, {seconds / len(timings):.1f} s a step"
     return text if speed is None else f"{text}, {speed:,.0f} tokens/s in rollouts"

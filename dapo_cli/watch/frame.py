@@ -10,11 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dapo_cli.budget import ROLLOUTS_TOTAL, training_seconds
+from dapo_cli.budget import ROLLOUTS_TOTAL
 from dapo_cli.report.health import MOST_ALARMS, alarms_text
 from dapo_cli.tracking.console import clock_time
 from dapo_cli.tracking.health_file import Alarm
 from dapo_cli.tracking.summary import accuracy_row
+from dapo_cli.tracking.training_time import training_seconds
 from dapo_cli.watch.panels import MARK, Panel, axis_line, panel_lines, panels_of
 from dapo_cli.watch.plot import FIRST
 from dapo_cli.watch.snapshot import Activity, Snapshot

@@ -186,6 +186,12 @@ def test_a_run_s_checkpoints_give_a_curve_that_ends_where_training_did(tmp_path)
     done = run("eval", folder, "--all-checkpoints", *own, tmp_path / "curve")
     assert done.returncode == 0, done.stderr
     assert "step 2" in done.stdout and "step 3" in done.stdout
+    assert "temperature 1, top_p 1, at most 80 tokens" in done.stdout and "note:" not in done.stderr
+    otherwise = run("eval", folder, "--limit", "1", "-k", "1", "--max-tokens", "70", "-o", tmp_path / "otherwise")
+    assert otherwise.stderr.startswith(
+        "note: eval.data: sampled by temperature 1, top_p 0.7, at most 70 tokens; the run's own evaluations by its "
+        "eval.sampling, temperature 1, top_p 1, at most 80 tokens\n"
+    )
     points = list(csv.DictReader((tmp_path / "curve" / "curve.csv").read_text().splitlines()))
     evals = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
     assert [point["step"] for point in points] == ["2", "3"]

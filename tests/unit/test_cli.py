@@ -24,8 +24,12 @@ def dapo(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 def test_list_names_each_shipped_recipe_with_its_first_comment(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recipe", "list"], debug=False) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("quickstart ")]
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("quickstart ")]
     assert "learns multi-step arithmetic" in line and "#" not in line
+    assert all(line.endswith(".") for line in lines)
+    (line,) = [line for line in lines if line.startswith("quickstart_revisit ")]
+    assert line.endswith("right answer, are passed over for two epochs.")  # its second line
 
 
 def test_cp_copies_and_never_overwrites_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

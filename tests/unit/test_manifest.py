@@ -66,8 +66,8 @@ DECISIVE = [
     (("recipe", "run", "threads"), 1, "run.threads: null in the run folder, 1 now"),
     (("recipe", "run", "seed"), False, "run.seed: 0 in the run folder, false now"),
     (("recipe", "data", "paths"), [], "data.paths: [train.jsonl] in the run folder, [] now"),
-    (("data", 0, "sha256"), "f" * 64, "data.0.sha256: cccccccccccc… in the run folder, ffffffffffff… now"),
-    (("data", 0, "prompts"), 29, "data.0.prompts: 30 in the run folder, 29 now"),
+    (("data", 0, "sha256"), "f" * 64, "data: train.jsonl has changed (sha256 cccccccccccc…, now ffffffffffff…)"),
+    (("data", 0, "prompts"), 29, "data.prompts: 30 in the run folder, 29 now"),
     (("model", "files", "config.json"), "0" * 64, "model.files.config.json: eeeeeeeeeeee… in the run folder, 0000"),
     (("model", "files", "extra.bin"), "0" * 64, "model.files.extra.bin: not there in the run folder, 0000"),
     (
@@ -83,6 +83,29 @@ DECISIVE = [
 def test_what_decides_the_numbers_is_a_difference(manifest, path, value, line):
     lines = differences(manifest, changed(manifest, *path, value=value))
     assert any(line in found for found in lines), lines
+
+
+def test_a_changed_file_is_named_once_wherever_it_lies(manifest):
+    def data(*files, prompts=9, section="eval.data"):
+        prints = [{"path": path, "sha256": content * 64} for path, content in files]
+        return {"section": section, "source": "a folder", "prompts": prompts, "fingerprints": prints}
+
+    def found(*records):
+        sides = [{**manifest, "data": [records[0], own]} for own in records[1:]]
+        return differences(*sides)
+
+    train = data(("u/train.jsonl", "1"), section="data")
+    before = data(("u/a.jsonl", "2"), ("u/b.jsonl", "3"))
+    assert found(train, before, data(("v/a.jsonl", "2"), ("v/b.jsonl", "3"))) == []
+    changed = "eval.data: v/b.jsonl has changed (sha256 333333333333…, now 444444444444…)"
+    assert found(train, before, data(("v/a.jsonl", "2"), ("v/b.jsonl", "4"), prompts=8)) == [changed]
+    gone = "eval.data: u/a.jsonl: 222222222222… in the run folder, not there now"
+    assert found(train, before, data(("u/b.jsonl", "3"), prompts=5)) == [gone]
+    reward = {"section": "reward", "path": "u/r.py", "sha256": "5" * 64}
+    assert found(train, reward, {**reward, "sha256": "6" * 64}) == [
+        "reward: u/r.py has changed (sha256 555555555555…, now 666666666666…)"
+    ]
+    assert found(train, before, reward)[-1].startswith("reward.sha256: not there in the run folder, 5555")
 
 
 FREE = [

@@ -8,11 +8,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 from dapo_cli.cli.app import run
 from dapo_cli.report.curves import curve, smoothed
-from dapo_cli.report.figures import curves_figure, histogram, ledger_bins, ledger_figure, outcome_figure, points_drawn
+from dapo_cli.report.figures import (
+    COLOURS,
+    curves_figure,
+    histogram,
+    ledger_bins,
+    ledger_figure,
+    outcome_figure,
+    points_drawn,
+)
 from dapo_cli.report.formats import scale_of
 from dapo_cli.report.health import alarm_lines
 from dapo_cli.report.page import page
@@ -277,6 +288,12 @@ class TestRunFolders:
         shown = capsys.readouterr().out
         assert "55.0 ± 63.5" in shown and "35.0 ± 63.5" in shown and "2 of 2" in shown
 
+    def test_a_narrow_terminal_cuts_no_word(self, runs: list[str], capsys, monkeypatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        assert report(*runs) == 0
+        shown = capsys.readouterr().out
+        assert "…" not in shown and "informative groups, %" in shown.replace("\u00a0", " ")
+
     def test_another_metric_needs_no_evaluation(self, runs: list[str], capsys) -> None:
         for folder in runs:
             (Path(folder) / "evals.jsonl").unlink()
@@ -290,10 +307,16 @@ class TestRunFolders:
         results = compare_points(read_study(runs), "judged/accuracy")
         assert float(rows_of(results_csv(results))[runs[0]]["mean"]) == pytest.approx(8 / 20)
 
-    def test_one_run_alone(self, runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_one_point_alone_is_compared_with_nothing(self, runs: list[str], capsys, tmp_path: Path) -> None:
         assert report(runs[0]) == 0
         shown = capsys.readouterr().out
-        assert "30.0 ± 9.1 (p)" in shown and "There is one point alone, so no difference." in shown
+        assert "30.0 ± 9.1 (p)" in shown
+        assert "Mean held-out accuracy at the end of training: 30.0 % (95 % interval " in shown
+        assert report(runs[0], runs[2], "-o", tmp_path / "r.html") == 0
+        seen = Page((tmp_path / "r.html").read_text())
+        for word in ("baseline", "ifference to", "highest mean"):
+            assert word not in shown and word not in seen.text, word
+        assert f"{runs[0]} and 1 more" in seen.text and "Table 3. Every run" in seen.text
         row = rows_of(results_csv(compare_points(read_study(runs[:1]), "eval/accuracy")))[runs[0]]
         error = (0.3 * 0.7 / 99) ** 0.5
         assert float(row["mean_high"]) == pytest.approx(0.3 + 1.984217 * error, abs=1e-6)  # t of 99
@@ -460,6 +483,23 @@ def test_a_plan_that_varies_a_list_hides_nothing(ablation: Path) -> None:
     plan["points"][1]["changed"] = CHANGED | {"data.paths": [["a"], ["b", "c"]]}
     (ablation / "ablation.json").write_text(json.dumps(plan))
     assert "clip-higher” differs" not in looked(ablation)[0]
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_curves_of_one_step_are_laid_out_and_seen(tmp_path: Path, points: int, recwarn) -> None:
+    folders = []
+    for number in range(points):
+        recipe = recipe_with(0, 1, algorithm__clip_high=0.2 + number)
+        folders.append(str(write_run(tmp_path / str(number), recipe, [(0, 0.2), (1, 0.4)])))
+    results = compare_points(read_study(folders), "eval/accuracy")
+    assert outcome_figure(results)
+    for over in ("step", "rollouts"):
+        image = imread(io.BytesIO(curves_figure(results, over)))
+        height, width = image.shape[:2]
+        entropy = image[int(0.35 * height) : int(0.55 * height), : width // 2, :3]  # the second of three rows
+        is_blue = np.all(np.abs(entropy - to_rgb(COLOURS[1])) < 0.02, axis=2)
+        assert is_blue.any() == (points == 2)
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 RIGHT = ([0.2, 0.3, 0.3, 0.4], [0.3, 0.3, 0.5, 0.8])  # shares of the prompts that are all solved, by seed and step

@@ -151,7 +151,7 @@ def test_a_changed_data_byte_is_refused_before_anything_runs(run_folder, train_f
     target = run_folder.path.parent / "rerun"
     assert run(["reproduce", str(run_folder.path), "-o", str(target)], debug=False) == 2
     told = capsys.readouterr().err
-    assert "data.0.fingerprints.0.sha256: " in told
+    assert f"data: {train_file} has changed (sha256 " in told and "uids" not in told
     assert "--allow-changes" in told and not target.exists()
 
 

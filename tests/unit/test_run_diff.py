@@ -51,7 +51,7 @@ def test_each_part_of_the_manifest_is_compared(runs):
     (other / "requirements.lock").write_text("numpy==2.1\ntorch==2.13.0\n")
     found = diff_runs(one, other)
     assert found.parts["code"] == {"commit": ("b" * 40, "0" * 40), "dirty": (False, True)}
-    assert found.parts["data"] == {"0.sha256": ("c" * 64, "1" * 64)}  # wherever the file lies
+    assert found.parts["data"] == {"data.sha256": ("c" * 64, "1" * 64)}  # wherever the file lies
     assert found.parts["model"] == {"files.model.safetensors": ("d" * 64, "2" * 64)}
     assert found.parts["versions"] == {"numpy": ("2.0", "2.1")}
     assert found.parts["hardware"] == {"gpus": ([], ["H200"])}

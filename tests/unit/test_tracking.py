@@ -414,7 +414,7 @@ def step_figures(step: int) -> tuple[dict, dict]:
         "length/mean": 33.25,
         "policy/updates": step - 1,
     }
-    return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "tokens_per_s/rollout": 5210.4}
+    return metrics, {"seconds/step": 2.0 if step == 1 else 4.0, "seconds/evaluate": 0.5, "tokens_per_s/rollout": 5210.4}
 
 
 BEGAN = HealthEvent(
@@ -474,7 +474,7 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
     accuracy, training, idle, health, metrics, rollouts, model = summary_lines(folder)
     assert idle.endswith("1 of 2 steps found no informative group")
     assert accuracy.endswith("46.1% ± 3.1 (step 0) -> 82.0% (step 2)")
-    assert training.endswith("2 steps in 0:06, 3.0 s a step, 5,210 tokens/s in rollouts")
+    assert training.endswith("2 steps in 0:05, 2.5 s a step, 5,210 tokens/s in rollouts")
     assert health.split(maxsplit=1) == ["health", "verifier_failures (since step 2)"]
     for event in (ENDED, replace(BEGAN, step=7), replace(BEGAN, step=9, event=EventKind.rolled_back)):
         tracker.health(event)

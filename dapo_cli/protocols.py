@@ -53,6 +53,10 @@ class Verifier(Protocol):
         """One verdict per case, in order. Never raises for what a text contains."""
         ...
 
+    def wait_until_ready(self) -> None:
+        """Returns when nothing is left to start before the first verdict."""
+        ...
+
     def close(self) -> None: ...
 
 

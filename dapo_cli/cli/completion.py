@@ -74,7 +74,8 @@ def _step(name: str, dots: int) -> str:
 
 
 def _starting(words: list[str], start: str) -> list[str]:
-    return [word for word in words if word.startswith(start)]
+    """A name with a line break is left out: the shell would make two words of it."""
+    return [word for word in words if word.startswith(start) and word.isprintable()]
 
 
 def _files(incomplete: str) -> list[str]:

@@ -148,7 +148,7 @@ def _probe_lines(found: Survey) -> list[str]:
     probe, plan = found.probe, found.plan
     if probe is None:
         return []
-    figures, informative, step = probe.figures, probe.informative, probe.step
+    figures, informative = probe.figures, probe.informative
     counts = [round((share or 0.0) * probe.prompts) for share in probe.pass_rates.values()]
     no_answer = "" if probe.no_answer is None else f", {probe.no_answer:.1%} of the others state no answer"
     size = f"{'at least ' if informative.lower_bound else ''}{informative.rate:.0%} of groups of {informative.size}"
@@ -163,10 +163,19 @@ def _probe_lines(found: Survey) -> list[str]:
         f"completions of {figures['length/mean']:,.0f} tokens (mean; assumed: {plan.mean_tokens:,.0f}), "
         f"{figures['length/p50']:,.0f} (median), {figures['length/p95']:,.0f} (95th percentile), "
         f"{figures['length/max']:,} (longest)",
-        f"a step at this yield: {step.prompts:,.1f} prompts x {plan.samples} = {step.prompts * plan.samples:,.0f} "
-        f"completions in {step.rounds:.2f} rounds, to train on {step.groups:,.1f} groups",
+        *_step_lines(probe, plan.samples),
         f"generated {probe.tokens:,} tokens in {probe.generating_s:.1f} s, {probe.tokens_per_s or 0.0:,.0f} tokens/s",
-        *_time_lines(probe, plan.steps, processes(found.recipe)),
+        *(_time_lines(probe, plan.steps, processes(found.recipe)) if probe.step.groups else []),
+    ]
+
+
+def _step_lines(probe: Probe, samples: int) -> list[str]:
+    step = probe.step
+    if not step.groups:
+        return ["no group was informative, so rounds and seconds of a step cannot be told"]
+    return [
+        f"a step at this yield: {step.prompts:,.1f} prompts x {samples} = {step.prompts * samples:,.0f} "
+        f"completions in {step.rounds:.2f} rounds, to train on {step.groups:,.1f} groups"
     ]
 
 

@@ -111,6 +111,7 @@ def _probe(recipe: Recipe, parts: Parts, clock: PhaseClock, prompts: int) -> Pro
         parts.engine.sync_weights(parts.learner.named_weights())
         if parts.canary:
             parts.canary.check()
+    parts.verifier.wait_until_ready()  # a run starts its workers once, not in every step
     judged = parts.batches.take(1, clock)
     parts.engine.rest()
     samples = len(judged[0].rollouts)

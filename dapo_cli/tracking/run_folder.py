@@ -164,6 +164,8 @@ class RunFolder:
             missing = [key for key in MANIFEST_KEYS if key not in manifest]
             if missing:
                 raise ValueError(f"it has no {missing[0]}")
+            if not _are_rollbacks(manifest.get("rollbacks", [])):
+                raise ValueError("rollbacks is no list of events of health.jsonl with figures.lr_factor")
             return manifest
         except FileNotFoundError:
             raise UserError(f"{self.path}: no run folder (it has no manifest.json)") from None
@@ -207,8 +209,9 @@ class RunFolder:
         wanted = [json_line(record) for record in rollbacks]
         lines, kept = whole_lines(self.health_file), []
         for number, line in enumerate(lines, start=1):
-            event = parsed(line, f"{self.health_file}, line {number}", ["step", "event"])
-            if line in wanted if event["event"] == EventKind.rolled_back.value else event["step"] <= step:
+            where = f"{self.health_file}, line {number}"
+            event, event_step = parsed(line, where, ["event"])["event"], _step_of(line, where)
+            if line in wanted if event == EventKind.rolled_back.value else event_step <= step:
                 kept.append(line)
         kept += [line for line in wanted if line not in kept]
         if kept == lines[: len(kept)]:
@@ -299,6 +302,19 @@ def _step_of(line: bytes, where: str) -> int:
     if not isinstance(step, int):
         raise UserError(f"{where}: step is {step!r}, no number; restore the file")
     return step
+
+
+def _are_rollbacks(records: Any) -> bool:
+    """Whether these are the lines of rollbacks that a run goes on with."""
+    return isinstance(records, list) and all(
+        isinstance(record, dict)
+        and record.get("event") == EventKind.rolled_back.value
+        and isinstance(record.get("step"), int)
+        and {"rule", "since", "action", "message"} <= record.keys()
+        and isinstance(record.get("figures"), dict)
+        and isinstance(record["figures"].get("lr_factor"), int | float)
+        for record in records
+    )
 
 
 def _take_lock(descriptor: int, where: str, key: str, mode: int) -> None:

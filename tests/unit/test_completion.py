@@ -93,6 +93,12 @@ def test_what_bash_is_offered(
     assert offered(line, monkeypatch, capsys) == expected
 
 
+def test_a_name_with_a_line_break_is_not_offered(folder: Path) -> None:
+    (folder / "runs" / "two\nwords").mkdir()
+    (folder / "runs" / "two\nwords" / "manifest.json").touch()
+    assert completion.runs("runs/") == ["runs/first"]
+
+
 def test_the_first_words_of_recipes_and_keys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ from dapo_cli.preflight.probe_lints import probe_lints
 from dapo_cli.preflight.probe_result import Probe, ProbeSize
 from dapo_cli.preflight.survey import Survey, add_probe
 from dapo_cli.pretrained import open_pretrained
+from dapo_cli.reward.pool import VerifierPool
 from dapo_cli.rollout import vllm_colocated
 from dapo_cli.tabular.table import make_table
 from dapo_cli.tracking.files import read_lines
@@ -271,6 +272,25 @@ def test_the_page_of_a_probe(probed: Probe) -> None:
     bound = replace(probe, informative=expected_yield([1, 1], 2, 4), step_seconds=None)
     page = "\n".join(page_lines("x", surveyed(quickstart(), probe=bound)))
     assert "at least 100% of groups of 2" in page and "were not measured" in " ".join(page.split())
+
+
+def test_without_an_informative_group_no_step_is_foretold(probed: Probe) -> None:
+    nothing = replace(probed, informative=expected_yield([0] * 6, 4, 4), step=StepForecast(10, 5000, 0))
+    page = "\n".join(page_lines("x", surveyed(quickstart(), probe=nothing)))
+    assert "no group was informative, so rounds and seconds of a step cannot be told" in page
+    assert "5,000" not in page and "seconds a step" not in page
+
+
+def test_the_start_of_the_workers_is_no_time_of_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify, ready = VerifierPool.verify, []
+
+    def seen(pool: VerifierPool, cases: list[Any]) -> list[Verdict]:
+        ready.append(all(worker.ready for worker in pool._workers))
+        return verify(pool, cases)
+
+    monkeypatch.setattr(VerifierPool, "verify", seen)
+    run_probe(quickstart(), ProbeSize(prompts=1))
+    assert ready == [True]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")

@@ -37,6 +37,7 @@ from dapo_cli.tracking.summary import summary_lines
 from dapo_cli.tracking.timings import RankTimings, peak_memory_bytes, step_timings
 from dapo_cli.tracking.trackers import Trackers
 from dapo_cli.types import Completion, Finish, Group, Outcome, Prompt, Rollout, Verdict
+from tests.unit.report_folders import health_event
 
 RIGHT, WRONG, FAILED = Outcome.RIGHT, Outcome.WRONG, Outcome.FAILED
 
@@ -251,6 +252,39 @@ def test_rewind_names_an_unreadable_line(tmp_path):
         folder.rewind(1)
 
 
+@pytest.mark.parametrize("event", ["began", "rolled_back"])
+def test_rewind_names_a_health_line_whose_step_is_no_number(tmp_path, event):
+    folder = RunFolder(tmp_path)
+    folder.health_file.write_text(json.dumps({"step": "two", "event": event}) + "\n")
+    with pytest.raises(UserError, match=r"health\.jsonl, line 1: step is 'two', no number"):
+        folder.rewind(0)
+
+
+ROLLBACK = health_event(9, "entropy_collapse", "rolled_back", 7) | {"figures": {"lr_factor": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "rollbacks",
+    [
+        None,
+        {},
+        [None],
+        [ROLLBACK | {"figures": None}],
+        [ROLLBACK, ROLLBACK | {"figures": {"lr_factor": ""}}],
+        [ROLLBACK | {"step": "9"}],
+        [{"event": "rolled_back", "step": 9, "figures": {"lr_factor": 0.5}}],
+    ],
+)
+def test_damaged_rollbacks_of_a_manifest_are_named(tmp_path, rollbacks):
+    folder = RunFolder(tmp_path)
+    manifest = dict.fromkeys(MANIFEST_KEYS)
+    folder.write_manifest(manifest | {"rollbacks": [ROLLBACK]})
+    assert folder.read_manifest()["rollbacks"] == [ROLLBACK]
+    folder.write_manifest(manifest | {"rollbacks": rollbacks})
+    with pytest.raises(UserError, match=r"manifest\.json: unreadable \(rollbacks is no list"):
+        folder.read_manifest()
+
+
 def test_rewind_of_a_run_that_wrote_nothing(tmp_path):
     folder = RunFolder(tmp_path / "new")
     folder.start({"run": 1}, "", b"")
@@ -305,7 +339,7 @@ def test_a_file_in_place_of_the_run_folder_is_a_user_error(tmp_path):
 
 HOLD_LOCK = """
     import os, sys, time
-    from dapo_cli.tracking.run_folder import MANIFEST_KEYS, RunFolder
+    from dapo_cli.tracking.run_folder import RunFolder
     with RunFolder(sys.argv[1]).lock():
         child = os.fork()
         if child == 0:

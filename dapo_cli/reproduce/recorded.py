@@ -5,6 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from dapo_cli.config.schema import HealthAction, HealthConfig
 from dapo_cli.errors import UserError
 from dapo_cli.reproduce.compare import records_by_step
 from dapo_cli.tracking.manifest import Manifest, leaves
@@ -13,7 +14,8 @@ from dapo_cli.tracking.provenance import file_sha256
 from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.wording import listed
 
-# What a rerun sets by itself: its length, the run's own threads and commits, and nothing that a clock decides.
+# What a rerun sets by itself: its length, the run's own threads and commits, nothing that a clock decides, and no wait
+# or stop at an alarm, of which no figure knows.
 RERUN_KEYS = (
     "run.steps",
     "run.threads",
@@ -21,7 +23,9 @@ RERUN_KEYS = (
     "model.revision",
     "data.revision",
     "eval.data.revision",
+    *(f"health.{rule}.action" for rule in HealthConfig().rules()),
 )
+INTERRUPTING = (HealthAction.pause.value, HealthAction.stop.value)
 # A resume with another number of steps goes on with the same run.
 HARMLESS_CHANGE = "run.steps: "
 
@@ -47,8 +51,13 @@ class Recorded:
             "run.budget_seconds=null",
             "tracking.wandb=disabled",
             "tracking.profile_steps=null",
+            *(f"health.{rule}.action=note" for rule in self._interrupting()),
             *(f"{key}={commit}" for key, commit in commits.items()),
         ]
+
+    def _interrupting(self) -> list[str]:
+        rules = self.manifest["recipe"].get("health", {})
+        return [name for name in HealthConfig().rules() if rules.get(name, {}).get("action") in INTERRUPTING]
 
 
 def read_recorded(path: Path, steps: int | None) -> Recorded:

@@ -165,7 +165,7 @@ class RunFolder:
             if missing:
                 raise ValueError(f"it has no {missing[0]}")
             if not _are_rollbacks(manifest.get("rollbacks", [])):
-                raise ValueError("rollbacks is no list of events of health.jsonl with figures.lr_factor")
+                raise ValueError("rollbacks is no list of events of health.jsonl with figures.to_step and lr_factor")
             return manifest
         except FileNotFoundError:
             raise UserError(f"{self.path}: no run folder (it has no manifest.json)") from None
@@ -312,6 +312,7 @@ def _are_rollbacks(records: Any) -> bool:
         and isinstance(record.get("step"), int)
         and {"rule", "since", "action", "message"} <= record.keys()
         and isinstance(record.get("figures"), dict)
+        and isinstance(record["figures"].get("to_step"), int)
         and isinstance(record["figures"].get("lr_factor"), int | float)
         for record in records
     )

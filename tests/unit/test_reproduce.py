@@ -220,7 +220,9 @@ def test_more_steps_alone_are_the_same_run(run_folder):
 
 def rolled_back(folder: RunFolder, *spans: tuple[int, int]) -> None:
     """As if the run had gone back from the first step of each pair to the second, and on to step 9."""
-    records = [{"step": step, "figures": {"to_step": to_step}} for step, to_step in spans]
+    told = {"rule": "grad_norm_spike", "event": "rolled_back", "since": 4, "action": "rollback", "message": "back"}
+    spanned = [{"step": step, "figures": {"to_step": to_step, "lr_factor": 0.5}} for step, to_step in spans]
+    records = [told | each for each in spanned]
     folder.write_manifest(folder.read_manifest() | {"rollbacks": records})
     write_lines(folder.metrics_file, [METRICS[0] | {"step": step} for step in range(1, 10)])
 
@@ -244,6 +246,18 @@ def test_a_rerun_must_come_to_the_rollbacks_that_its_steps_stand_behind(run_fold
         remedy = [max(n for n in works if n < steps), *[n for n in works if n > steps][:1]]
         with pytest.raises(UserError, match=f"give {' or '.join(f'--steps {n}' for n in remedy)}$"):
             read_recorded(str(run_folder.path), steps)
+
+
+def test_a_rerun_waits_and_stops_at_no_alarm(run_folder):
+    manifest = run_folder.read_manifest()
+    actions = {"entropy_collapse": "pause", "length_runaway": "stop", "grad_norm_spike": "rollback"}
+    manifest["recipe"]["health"] |= {rule: {"action": action} for rule, action in actions.items()}
+    run_folder.write_manifest(manifest)
+    overrides = read_recorded(run_folder.path, None).overrides(run_folder.path / "again")
+    assert [each for each in overrides if each.startswith("health.")] == [
+        "health.entropy_collapse.action=note",
+        "health.length_runaway.action=note",
+    ]
 
 
 def test_a_rollback_of_a_changed_recipe_is_none_of_the_recipe_before(run_folder):

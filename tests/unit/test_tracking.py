@@ -260,7 +260,7 @@ def test_rewind_names_a_health_line_whose_step_is_no_number(tmp_path, event):
         folder.rewind(0)
 
 
-ROLLBACK = health_event(9, "entropy_collapse", "rolled_back", 7) | {"figures": {"lr_factor": 0.5}}
+ROLLBACK = health_event(9, "entropy_collapse", "rolled_back", 7) | {"figures": {"to_step": 1, "lr_factor": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ ROLLBACK = health_event(9, "entropy_collapse", "rolled_back", 7) | {"figures": {
         {},
         [None],
         [ROLLBACK | {"figures": None}],
-        [ROLLBACK, ROLLBACK | {"figures": {"lr_factor": ""}}],
+        [ROLLBACK, ROLLBACK | {"figures": {"to_step": 1, "lr_factor": ""}}],
         [ROLLBACK | {"step": "9"}],
-        [{"event": "rolled_back", "step": 9, "figures": {"lr_factor": 0.5}}],
+        [{"event": "rolled_back", "step": 9, "figures": {"to_step": 1, "lr_factor": 0.5}}],
     ],
 )
 def test_damaged_rollbacks_of_a_manifest_are_named(tmp_path, rollbacks):
@@ -510,7 +510,7 @@ def test_summary_is_read_from_the_files_alone(tmp_path):
     assert accuracy.endswith("46.1% ± 3.1 (step 0) -> 82.0% (step 2)")
     assert training.endswith("2 steps in 0:05, 2.5 s a step, 5,210 tokens/s in rollouts")
     assert health.split(maxsplit=1) == ["health", "verifier_failures (since step 2)"]
-    for event in (ENDED, replace(BEGAN, step=7), replace(BEGAN, step=9, event=EventKind.rolled_back)):
+    for event in (ENDED, replace(BEGAN, step=9, event=EventKind.rolled_back)):
         tracker.health(event)
     assert summary_lines(folder)[3].endswith("  verifier_failures (steps 2 to 3; steps 2 to 9, rolled back)")
     assert metrics.endswith("metrics.jsonl") and rollouts.endswith("rollouts/") and model.endswith("export/")

@@ -25,7 +25,9 @@ def watch(run: Path, once: bool) -> None:
     if once or not console.is_terminal or console.is_dumb_terminal:
         snapshot = read_snapshot(run)
         if snapshot is None:
-            raise UserError(f"{run}: no run has started there (it has no manifest.json)")
+            raise UserError(
+                f"{run}: no run has started there: `dapo train` writes manifest.json once it has read its data"
+            )
         console.print(_frame(snapshot, console))
         return
     try:

@@ -95,21 +95,21 @@ def _recipe(snapshot: Snapshot) -> str:
 
 
 def _verdict(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Whether it is DAPO; manifests of older versions do not say it."""
+    """Whether it is DAPO, without the sizes; manifests of older versions do not say it."""
     verdict = (snapshot.run.manifest or {}).get("algorithm")
-    return [("algorithm", verdict["line"])] if verdict else []
+    return [("algorithm", verdict["line"].partition(" (")[0])] if verdict else []
 
 
 def _time(snapshot: Snapshot) -> str:
     timings = snapshot.run.timings
     if not timings:
         return "no step finished yet"
-    seconds = [record["seconds/step"] for record in timings]
-    told = [f"{clock_time(sum(seconds))} in steps of {sum(seconds) / len(seconds):.1f} s"]
-    if snapshot.activity.may_go_on and snapshot.idle_s is not None:
-        told.append(f"the last ended {clock_time(snapshot.idle_s)} ago")
+    seconds = training_seconds(timings)
     saved = "no checkpoint" if snapshot.checkpoint is None else f"checkpoint of step {snapshot.checkpoint}"
-    return ", ".join([*told, saved])
+    told = [clock_time(seconds), f"{seconds / len(timings):.1f} s a step", saved]
+    if snapshot.activity.may_go_on and snapshot.idle_s is not None:
+        told.append(f"last ended {clock_time(snapshot.idle_s)} ago")
+    return ", ".join(told)
 
 
 def _budget(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -126,8 +126,8 @@ def _budget(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _health(alarms: Sequence[Alarm] | None, width: int) -> Iterator[tuple[str, str]]:
-    """Alarms that are on, the latest first and two lines each at most; past ones in one line. Nothing of a run that
-    kept no health.jsonl."""
+    """Alarms that are on, four lines of the latest and one of those before; past ones in one line. Nothing of a run
+    that kept no health.jsonl."""
     if alarms is None:
         return
     on = [alarm for alarm in reversed(alarms) if alarm.on]
@@ -136,7 +136,8 @@ def _health(alarms: Sequence[Alarm] | None, width: int) -> Iterator[tuple[str, s
         yield "health", "no alarm now" if past else "no alarm"
     for alarm in on[:MOST_ALARMS]:
         told = f"{alarm.rule} {alarm.steps}, {alarm.action}: {alarm.message}"
-        first, *rest = textwrap.wrap(told, max(width, 1), max_lines=2, placeholder=" …") or [""]
+        lines = 4 if alarm is on[0] else 1
+        first, *rest = textwrap.wrap(told, max(width, 1), max_lines=lines, placeholder=" …") or [""]
         yield ALARM, first
         yield from (("", line) for line in rest)
     if len(on) > MOST_ALARMS:

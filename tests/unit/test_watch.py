@@ -216,7 +216,7 @@ def test_a_frame_says_what_the_run_is_and_how_far_it_came(tmp_path: Path) -> Non
         "my_recipe.yaml, model a/model",
         "DAPO: the same algorithm",
         "25.0% ± 4.4 (step 0) -> 50.0% ± 5.0 (step 2)",
-        "0:04 in steps of 2.0 s, checkpoint of step 2",
+        "0:03, 1.5 s a step, checkpoint of step 2",  # without evaluations
         "25% of run.budget_rollouts=160",  # 2 steps of 20
         "accuracy 40.0%  ● held-out 50.0%",
         "reward -0.20",

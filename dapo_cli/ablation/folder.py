@@ -19,8 +19,9 @@ from dapo_cli.config.load import load_recipe, plain_tree
 from dapo_cli.errors import UserError
 from dapo_cli.report.study import PLAN_FILE, STATUS_SUFFIX, last_event
 from dapo_cli.tracking.files import append_line, json_document, write_atomically
+from dapo_cli.tracking.lock import hold_lock, make_folder
 from dapo_cli.tracking.manifest import FREE_KEYS, changed, difference, shown, utc_now
-from dapo_cli.tracking.run_folder import RunFolder, hold_lock, make_folder
+from dapo_cli.tracking.run_folder import RunFolder
 
 FIXED = ("kind", "recipe", "match", "baseline")
 

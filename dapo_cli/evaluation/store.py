@@ -20,8 +20,8 @@ from typing import Any
 from dapo_cli.errors import UserError
 from dapo_cli.evaluation.records import Generation
 from dapo_cli.tracking.files import append_line, json_document, json_line, read_lines, whole_lines, write_atomically
+from dapo_cli.tracking.lock import hold_lock, make_folder
 from dapo_cli.tracking.manifest import Manifest, differences, resumed
-from dapo_cli.tracking.run_folder import hold_lock, make_folder
 
 Rows = list[Generation]
 MANIFEST_KEYS = ("recipe", "data", "model", "code", "packages", "resumes")

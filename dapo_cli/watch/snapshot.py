@@ -8,7 +8,8 @@ from pathlib import Path
 from dapo_cli.errors import UserError
 from dapo_cli.report.runs import Record, Run, State, read_run
 from dapo_cli.tracking.console import COLUMNS
-from dapo_cli.tracking.run_folder import RunFolder, checkpoint_steps, lock_held
+from dapo_cli.tracking.lock import lock_held
+from dapo_cli.tracking.run_folder import RunFolder, checkpoint_steps
 
 
 class Activity(Enum):

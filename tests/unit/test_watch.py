@@ -24,7 +24,8 @@ from rich.console import Console
 
 from dapo_cli.cli.app import run
 from dapo_cli.errors import UserError
-from dapo_cli.tracking.run_folder import RunFolder, hold_lock, lock_held
+from dapo_cli.tracking.lock import hold_lock, lock_held
+from dapo_cli.tracking.run_folder import RunFolder
 from dapo_cli.watch.frame import frame
 from dapo_cli.watch.plot import Bounds, bounds_of, line, marks
 from dapo_cli.watch.snapshot import Activity, Snapshot, read_snapshot

@@ -48,9 +48,9 @@ def run_probe(recipe: Recipe, size: ProbeSize) -> Probe:
 
     Raises UserError for data, model or weights that cannot serve, and where one process cannot hold the parts.
     """
+    alone = _on_one_process(recipe)
     inputs = read_inputs(recipe)
     count = min(size.prompts, len(inputs.prompts))
-    alone = _on_one_process(recipe)
     asked = _asking(alone, count, size.samples or recipe.algorithm.samples_per_prompt)
     clock = PhaseClock()
     grouped = not isinstance(alone.learner, SingleLearner)

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -260,16 +259,3 @@ def test_what_one_rank_alone_cannot_read_is_said_once(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("not on this node") == 1 and "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "manifest.json").exists()
-
-
-def test_selftest_shows_equal_updates_and_the_manifest_keeps_them(tmp_path):
-    arguments = ["quickstart", f"run.dir={tmp_path / 'run'}", *SMALL, *FSDP]
-    done = subprocess.run(dapo("selftest", *arguments), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "run" / "selftest.json").read_text())["rows"]
-    assert [row["ranks"] for row in rows] == [1] * 4 + [2] * 4
-    assert done.stdout.count("  equal\n") == 8
-    assert all(row["equal"] and max(row["loss"], row["grad_norm"], row["weights"]) < 1e-5 for row in rows)
-    assert np.unique([row["sequences"] for row in rows]).tolist() == [1, 20]
-    assert train(tmp_path / "run", *SMALL, "run.steps=1").returncode == 0
-    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["selftest"]["rows"] == rows

@@ -109,7 +109,7 @@ def test_the_page_lists_alarms_and_says_nothing_of_runs_without_the_file(runs: d
         assert f"<td>{cell}</td>" in html
     quiet = html_of(runs["quiet"], runs["old"])
     assert "No alarm in 1 run." in quiet and "Table 5" not in quiet
-    assert "5 How to read this" in html_of(runs["old"]) and "Health" not in html_of(runs["old"])
+    assert "4 How to read this" in html_of(runs["old"]) and "Health" not in html_of(runs["old"])
 
 
 def test_the_terminals_report_lists_them_too(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

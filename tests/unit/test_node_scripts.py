@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.stand_ins import StandIns
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROOT = SCRIPTS.parent
 
@@ -52,29 +54,14 @@ printf "%s\\0" "$@" > "$FAKE_RECORDS/scontrol"
 }
 
 
-class Slurm:
-    """A job of four nodes with eight GPUs each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bin, self.records = folder / "bin", folder / "records"
-        self.bin.mkdir()
-        self.records.mkdir()
-        for name, text in COMMANDS.items():
-            (self.bin / name).write_text(f"#!/bin/bash\n{text}")
-            (self.bin / name).chmod(0o755)
+class Slurm(StandIns):
+    """A job of four nodes."""
 
     def run(self, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        slurm = {"SLURM_JOB_ID": "1234567", "SLURM_NNODES": "4", "SLURM_CPUS_ON_NODE": "96", "SLURM_GPUS_ON_NODE": "8"}
-        job = {"SLURM_JOB_NODELIST": "node[1-4]", "SLURM_SUBMIT_DIR": str(ROOT), "SERVER_POLL_S": "0.05"}
-        fakes = {"FAKE_RECORDS": str(self.records), "FAKE_STATUS": str(status)}
-        path = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        where = {"SLURM_JOB_NODELIST": "node[1-4]", "SLURM_SUBMIT_DIR": str(ROOT), "SERVER_POLL_S": "0.05"}
         command = ["bash", str(SCRIPTS / "slurm" / "serve_and_train.sbatch"), *arguments]
-        variables = path | slurm | job | fakes | environment
+        variables = self.job(4, status) | where | environment
         return subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def called_with(self, name: str) -> list[str] | None:
-        record = self.records / name
-        return record.read_text().split("\0")[:-1] if record.exists() else None
 
     def close(self) -> None:
         sleeping = self.records / "sleeping"
@@ -84,7 +71,7 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path: Path):
-    job = Slurm(tmp_path)
+    job = Slurm(tmp_path, COMMANDS)
     yield job
     job.close()
 

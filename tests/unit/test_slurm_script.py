@@ -1,18 +1,19 @@
 """scripts/slurm/train.sbatch with stand-ins for Slurm's commands: what it starts on the nodes, and when it requeues."""
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.stand_ins import StandIns
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm" / "train.sbatch"
 OPTIONS = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=120"]
 
 # Each command notes its arguments. `srun` ends with FAKE_STATUS; with FAKE_SIGNAL it first sends that to the script, as
 # Slurm does, and waits to be told to stop.
-RECORD = '#!/bin/bash\nprintf "%s\\0" "$@" > "$FAKE_RECORDS/${0##*/}"\n'
+RECORD = 'printf "%s\\0" "$@" > "$FAKE_RECORDS/${0##*/}"\n'
 COMMANDS = {
     "srun": RECORD
     + """
@@ -29,37 +30,21 @@ exit "$FAKE_STATUS"
 """,
     "scancel": RECORD,
     "scontrol": RECORD,
-    "hostname": "#!/bin/bash\necho node7\n",
-    "nvidia-smi": '#!/bin/bash\nprintf "GPU %s\\n" 0 1 2\n',
+    "hostname": "echo node7\n",
+    "nvidia-smi": 'printf "GPU %s\\n" 0 1 2\n',
 }
 
 
-class Slurm:
-    def __init__(self, folder: Path) -> None:
-        self.bin, self.records = folder / "bin", folder / "records"
-        self.bin.mkdir()
-        self.records.mkdir()
-        for name, text in COMMANDS.items():
-            (self.bin / name).write_text(text)
-            (self.bin / name).chmod(0o755)
-
+class Slurm(StandIns):
     def run(self, *arguments: str, status: int = 0, **environment: str) -> int:
         """The script's exit status."""
-        slurm = {"SLURM_JOB_ID": "1234567", "SLURM_NNODES": "1", "SLURM_CPUS_ON_NODE": "96", "SLURM_GPUS_ON_NODE": "8"}
-        fakes = {"FAKE_RECORDS": str(self.records), "FAKE_STATUS": str(status)}
-        path = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
-        variables = {key: value for key, value in (path | slurm | fakes | environment).items() if value}
+        variables = {key: value for key, value in (self.job(1, status) | environment).items() if value}
         return subprocess.run(["bash", str(SCRIPT), *arguments], env=variables, timeout=60).returncode
-
-    def called_with(self, command: str) -> list[str] | None:
-        """The last call's arguments, None where there was none."""
-        record = self.records / command
-        return record.read_text().split("\0")[:-1] if record.exists() else None
 
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Slurm:
-    return Slurm(tmp_path)
+    return Slurm(tmp_path, COMMANDS)
 
 
 @pytest.mark.parametrize("nodes", ["1", "3"])
